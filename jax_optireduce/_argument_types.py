@@ -16,9 +16,6 @@ Tree = TypeVar("Tree")
 
 Backend = Literal["optireduce", "xla"]
 
-# Treatment of a peer that is more than `max_lag` calls behind.
-LagPolicy = Literal["wait", "suspend", "catch_up"]
-
 # Policies for late data: see `psum`.
 Mode = Literal["exact", "bounded", "agreed", "lossy"]
 
@@ -60,7 +57,6 @@ class OptionArguments(TypedDict, total=False):
     deadline_s: float
     deadline_max_s: float
     max_lag: int
-    on_lag: LagPolicy
     peer_timeout_s: float
     processes_per_slice: int
     call_timeout_s: float

@@ -16,9 +16,6 @@ MODES: Final[Mapping[str, bool]]
 WIRE_FORMATS: Final[tuple[str, ...]]
 """Formats of float32 values on the wire."""
 
-LAG_POLICIES: Final[tuple[str, ...]]
-"""The values of `on_lag`."""
-
 STATISTICS: Final[tuple[str, ...]]
 """The elements of the statistics vector, by position."""
 
@@ -134,7 +131,6 @@ class Communicator:
         deadline_s: float,
         late_budget: float,
         deadline_max_s: float,
-        on_lag: str,
         stall_timeout_s: float,
         faults: Mapping[str, float],
     ) -> None:
@@ -162,8 +158,6 @@ class Communicator:
           deadline_s: of a whole call with a deadline; 0: learned.
           late_budget: share of the data that may miss a learned deadline.
           deadline_max_s: upper bound of a learned deadline.
-          on_lag: treatment of a live peer more than `max_lag` calls behind: one of
-            LAG_POLICIES.
           stall_timeout_s: age of a call at which `wait_for_event` reports it; 0 means
             never.
           faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,

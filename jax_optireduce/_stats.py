@@ -54,7 +54,7 @@ class CollectiveStats:
         a call without data, or of JAX. In mode "bounded" mean gradients are over the
         ranks of these processes.
       skipped: calls of the other ranks that this rank has skipped directly before this
-        one; 0 unless `on_lag="catch_up"`.
+        one; 0 with two processes, which wait for each other.
       rounded: share of the data for which this rank sent rounded values, in [0, 1]: 0
         or 1 with a fixed `wire_format`, any share with "auto".
     """

@@ -94,11 +94,6 @@ Protection ProtectionOf(bool authenticate, bool encrypt) {
   return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;
 }
 
-Result<LagPolicy> ToLagPolicy(const std::string& name) {
-  if (const auto policy = LagPolicyOf(name)) return *policy;
-  return InvalidArgument("on_lag cannot be '" + name + "'");
-}
-
 Secret SecretOf(const nb::bytes& bytes) {
   Secret secret;
   if (bytes.size() != secret.size()) {
@@ -214,8 +209,7 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
                       std::size_t receive_buffer_bytes, std::uint32_t max_lag,
                       double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
                       double deadline_s, double late_budget, double deadline_max_s,
-                      const std::string& on_lag, double stall_timeout_s,
-                      const std::map<std::string, double>& faults) {
+                      double stall_timeout_s, const std::map<std::string, double>& faults) {
   const CommunicatorOptions options{
       .name = name,
       .rank = Rank(rank),
@@ -237,7 +231,6 @@ void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16
       .deadline = deadline_s == 0 ? Duration::zero() : Seconds("deadline_s", deadline_s),
       .late_budget = late_budget,
       .deadline_max = Seconds("deadline_max_s", deadline_max_s),
-      .on_lag = ValueOrRaise(ToLagPolicy(on_lag)),
       .stall_timeout = Seconds("stall_timeout_s", stall_timeout_s, /*zero_is_never=*/true),
       .faults =
           faults.empty() ? std::nullopt : std::optional(ValueOrRaise(Faults::FromMap(faults)))};
@@ -253,8 +246,7 @@ void BindCommunicator(nb::module_& module) {
            "processes_per_slice"_a, "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a,
            "port_first"_a, "port_last"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
            "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "call_timeout_s"_a,
-           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "on_lag"_a, "stall_timeout_s"_a,
-           "faults"_a)
+           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "stall_timeout_s"_a, "faults"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
@@ -311,13 +303,10 @@ void BindFacts(nb::module_& module) {
   for (std::uint8_t i = 0; i < kWireFormats; ++i) {
     wire_formats.append(text(NameOf(static_cast<WireFormat>(i))));
   }
-  nb::list lag_policies;
-  for (const std::string_view name : kLagPolicyNames) lag_policies.append(text(name));
   nb::list statistics;
   for (const Statistic& statistic : kStatistics) statistics.append(text(statistic.name));
   module.attr("MODES") = modes;
   module.attr("WIRE_FORMATS") = nb::tuple(wire_formats);
-  module.attr("LAG_POLICIES") = nb::tuple(lag_policies);
   module.attr("STATISTICS") = nb::tuple(statistics);
   module.attr("NAME_BYTES_MAX") = kNameBytesMax;
   module.attr("TOKEN_ELEMENTS") = kTokenElements;

@@ -82,11 +82,6 @@ std::uint16_t RanksOf(std::uint8_t mode) {
   return mode & 128 ? kRanksMax : 3;
 }
 
-LagPolicy LagPolicyOf(std::uint8_t mode, std::uint8_t other_mode) {
-  if ((mode & 32) == 0) return LagPolicy::kWait;
-  return (other_mode & 2) != 0 ? LagPolicy::kCatchUp : LagPolicy::kSuspend;
-}
-
 class Program {
  public:
   explicit Program(std::span<const std::byte> input)
@@ -100,7 +95,6 @@ class Program {
                 .lanes = static_cast<std::uint16_t>(1 + (other_mode_ & 1)),
                 .protection = protection_,
                 .datagram_bytes_max = mode_ & 16 ? std::size_t{548} : std::size_t{1472},
-                .on_lag = LagPolicyOf(mode_, other_mode_),
                 .late_budget = mode_ & 64 ? 0.01 : 0.0}) {}
 
   ProgramReach Run() {

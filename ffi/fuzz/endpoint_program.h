@@ -2,8 +2,8 @@
 // the actions of the network and its attackers.
 //
 // Its first byte: 1 a rank lies; 2 three ranks or more, with 128 five; 4 encrypted, 8 unprotected;
-// 16 short datagrams; 32 on_lag="suspend"; 64 learned deadlines. Its second byte: 1 two lanes;
-// 2 on_lag="catch_up" in place of "suspend". Then steps, each of a byte and its arguments.
+// 16 short datagrams; 64 learned deadlines. Its second byte: 1 two lanes. Then steps, each of a
+// byte and its arguments.
 
 #ifndef FFI_FUZZ_ENDPOINT_PROGRAM_H_
 #define FFI_FUZZ_ENDPOINT_PROGRAM_H_

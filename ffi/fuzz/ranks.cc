@@ -38,7 +38,6 @@ EndpointOptions EndpointOf(const RanksOptions& options, std::uint16_t rank) {
   endpoint.peer_timeout = kPeerTimeout;
   endpoint.mismatch_timeout = kMismatchTimeout;
   endpoint.early_bytes_max = options.early_bytes_max;
-  endpoint.on_lag = options.on_lag;
   endpoint.late_budget = options.late_budget;
   return endpoint;
 }

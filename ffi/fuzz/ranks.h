@@ -29,7 +29,6 @@ struct RanksOptions {
   Protection protection = Protection::kAuthenticate;
   std::size_t datagram_bytes_max = 1472;
   std::size_t early_bytes_max = std::size_t{1} << 20;
-  LagPolicy on_lag = LagPolicy::kWait;
   double late_budget = 0;  // of learned deadlines; 0: they are not learned
 };
 

@@ -4,13 +4,9 @@
 #ifndef FFI_PROTOCOL_OPTIONS_H_
 #define FFI_PROTOCOL_OPTIONS_H_
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -19,26 +15,11 @@
 
 namespace optireduce {
 
-// Treatment of a peer that is more than max_lag calls behind, where late data is deferred.
-enum class LagPolicy : std::uint8_t {
-  kWait,     // calls wait for it, for up to `peer_timeout`
-  kSuspend,  // calls go on; it makes every call that it has missed
-  kCatchUp,  // calls go on; it skips the calls that it has missed (lifecycle/catch_up.h)
-};
-// With fewer ranks kCatchUp is kWait. Chosen: of two ranks the one that goes on would be alone.
+// With at least so many ranks, calls that defer late data go on without a peer that is more than
+// max_lag calls behind, and the peer catches up (lifecycle/catch_up.h). With fewer they wait for it
+// for up to `peer_timeout`. Chosen: of two ranks the one that goes on would be alone.
 inline constexpr std::uint16_t kCatchUpWorldSizeMin = 3;
-
-constexpr bool CatchesUp(LagPolicy on_lag, std::uint64_t world_size) {
-  return on_lag == LagPolicy::kCatchUp && world_size >= kCatchUpWorldSizeMin;
-}
-inline constexpr std::array<std::string_view, 3> kLagPolicyNames = {"wait", "suspend", "catch_up"};
-
-// Nothing for another name.
-inline std::optional<LagPolicy> LagPolicyOf(std::string_view name) {
-  const auto at = std::ranges::find(kLagPolicyNames, name);
-  if (at == kLagPolicyNames.end()) return std::nullopt;
-  return static_cast<LagPolicy>(at - kLagPolicyNames.begin());
-}
+constexpr bool CatchesUp(std::uint64_t world_size) { return world_size >= kCatchUpWorldSizeMin; }
 
 struct EndpointOptions {
   Rank rank;
@@ -90,13 +71,11 @@ struct EndpointOptions {
   std::vector<bool> same_host;
 
   // Calls of one collective that a rank may be behind another before the other waits for it, or
-  // suspends it. Chosen: no wait for a rank that has missed one call; each further call costs the
-  // memory of a bucket (docs/guarantees.md).
+  // goes on without it. Chosen: no wait for a rank that has missed one call; each further call
+  // costs the memory of a bucket (docs/guarantees.md).
   std::uint32_t max_lag = 2;
-  LagPolicy on_lag = LagPolicy::kWait;
-  bool catches_up() const { return CatchesUp(on_lag, world_size); }
   // Calls never wait for a peer that is behind.
-  bool suspends() const { return on_lag == LagPolicy::kSuspend || catches_up(); }
+  bool catches_up() const { return CatchesUp(world_size); }
 
   // Share of the data that may miss a learned deadline; 0: the deadlines are those of the calls.
   double late_budget = 0;

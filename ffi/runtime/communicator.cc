@@ -80,7 +80,7 @@ Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<C
                 .stall_timeout = options.stall_timeout,
                 .unavailable_wait = options.peer_timeout / 2,
                 .deadline_max = options.deadline_max,
-                .skips = CatchesUp(options.on_lag, options.world_size)}) {}
+                .skips = CatchesUp(options.world_size)}) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 

@@ -76,7 +76,6 @@ Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, st
       .receive_buffer_bytes = peer_receive_buffer_bytes,
       .same_host = std::move(same_host),
       .max_lag = options.max_lag,
-      .on_lag = options.on_lag,
       .late_budget = options.deadline == Duration::zero() ? options.late_budget : 0.0};
 }
 

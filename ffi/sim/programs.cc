@@ -11,8 +11,8 @@
 namespace optireduce {
 namespace {
 
-// Chosen: more than the successive removals of a run.
-constexpr std::size_t kDrainsRepeatedMax = 8;
+// Chosen: more than the successive removals of a run, each of which may end several drains.
+constexpr std::size_t kDrainsRepeatedMax = 64;
 
 }  // namespace
 

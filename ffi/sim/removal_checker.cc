@@ -260,10 +260,10 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
   const SimCollective& of = log_.workload.collectives()[collective];
   const Scenario& s = log_.scenario;
   // For each owner that fell silent: contributions under way to it, contributions too late for a
-  // sum, and sums under way from it, each of so many calls at a time. With on_lag="suspend" one
+  // sum, and sums under way from it, each of so many calls at a time. Where ranks catch up one
   // call may bring the deferred data of any number; and the calls end by their deadline without the
   // sums that one path does not pass.
-  const bool any = s.suspends() || s.narrows_one_path();
+  const bool any = s.catches_up() || s.narrows_one_path();
   const std::size_t lost_max = any ? s.calls : 3 * (s.max_lag + 1) * (log_.views.size() - 1);
   std::vector<std::size_t> lost(of.spec.members.size());
   const auto explained = [&](const Workload::Decoded& each) {

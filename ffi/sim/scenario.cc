@@ -7,9 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/protocol/lifecycle/catch_up.h"
-#include "ffi/protocol/options.h"
-
 namespace optireduce {
 namespace {
 
@@ -44,7 +41,6 @@ std::span<const std::string_view> WordsOf(std::string_view name) {
   if (name == "wire_format") return kWireFormatWords;
   if (name == "mode") return kModeWords;
   if (name == "stages") return kStagesWords;
-  if (name == "on_lag") return kLagPolicyNames;
   if (name == "fill") return kFillWords;
   if (name == "mismatch") return kMismatchWords;
   return {};
@@ -186,15 +182,18 @@ Status ValidatePrograms(const Scenario& scenario) {
     return InvalidArgument("mode=lossy, mixed and any need ranks=16 or fewer, got ranks=" +
                            std::to_string(scenario.ranks) + ".");
   }
-  // Numbers that this rank has skipped are added; and a call that only one program jumps to would
-  // be the newest call of all.
-  if (scenario.catches_up() &&
-      (scenario.skip_ppm > 0 || scenario.sequence_first > kCatchUpPositionMax.value() / 2)) {
-    return InvalidArgument("on_lag=catch_up needs skip_ppm=0 and sequence_first=" +
-                           std::to_string(kCatchUpPositionMax.value() / 2) + " or less.");
+  // Numbers that this rank has skipped are added.
+  if (scenario.catches_up() && scenario.sequence_first > kSimSequenceMax) {
+    return InvalidArgument(
+        "three or more ranks need sequence_first=" + std::to_string(kSimSequenceMax) + " or less.");
+  }
+  // A call that only one program jumps to would be the newest call of all.
+  if (scenario.catches_up() && scenario.skip_ppm > 0) {
+    return InvalidArgument("three or more ranks need skip_ppm=0.");
   }
   if (scenario.represents_absent() && (scenario.removals_max() > 0 || scenario.loses_data())) {
-    return InvalidArgument("means=1 on_lag=catch_up is not checked where data may be lost.");
+    return InvalidArgument(
+        "means=1 with three or more ranks is not checked where data may be lost.");
   }
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");

@@ -13,6 +13,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/status.h"
 #include "ffi/base/time.h"
+#include "ffi/protocol/lifecycle/catch_up.h"
 #include "ffi/protocol/membership/slices.h"
 #include "ffi/protocol/options.h"
 
@@ -23,6 +24,10 @@ constexpr Duration Microseconds(std::uint64_t us) {
   return std::chrono::microseconds(static_cast<std::int64_t>(us));
 }
 constexpr Instant At(std::uint64_t us) { return Instant{} + Microseconds(us); }
+
+// The highest number of first calls where ranks skip calls. Chosen: calls and skipped ones never
+// reach kCatchUpPositionMax.
+inline constexpr std::uint64_t kSimSequenceMax = kCatchUpPositionMax.value() / 2;
 
 // Values of the fields that are words, in the order of the words in scenario.cc.
 enum class SimElementType : std::uint64_t {
@@ -105,8 +110,7 @@ enum class SimMismatch : std::uint64_t {
   X(relay_segments_min, 256, 0, 1 << 30, "option of the endpoints")                                \
   X(ranks_per_slice, 1, 1, 32, "consecutive ranks that are removed together")                      \
   X(max_lag, 2, 1, 64, "option of the endpoints")                                                  \
-  X(on_lag, 0, 0, 2, "wait, suspend, catch_up")                                                    \
-  X(means, 0, 0, 1, "1: programs average: with catch_up the present ranks stand for absent ones")  \
+  X(means, 0, 0, 1, "1: programs average, and the present ranks stand for absent ones")            \
   X(late_budget_ppm, 0, 0, 500'000, "of endpoints; 0: deadlines do not learn")                     \
   X(early_bytes_max, 1ull << 32, 0, 1ull << 40, "option of the endpoints")                         \
   X(peer_timeout_us, 3'000'000, 1, 600'000'000, "option of the endpoints")                         \
@@ -197,13 +201,15 @@ struct Scenario {
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
   }
   Slices slices() const { return Slices(static_cast<std::uint16_t>(ranks_per_slice)); }
-  bool catches_up() const { return CatchesUp(static_cast<LagPolicy>(on_lag), ranks); }
+  // Calls never wait for a rank that is behind.
+  bool catches_up() const { return CatchesUp(ranks); }
+  // A collective may go on without members that are removed or absent (OutlivesMembers()).
+  bool may_outlive_members() const {
+    const bool defers = sim_mode() == SimMode::kBounded || sim_mode() == SimMode::kAny;
+    return defers && (sim_stages() == SimStages::kBoth || sim_stages() == SimStages::kMixed);
+  }
   // A contribution may also stand for those of absent ranks.
   bool represents_absent() const { return means != 0 && catches_up(); }
-  // Calls never wait for a rank that is behind.
-  bool suspends() const {
-    return on_lag == static_cast<std::uint64_t>(LagPolicy::kSuspend) || catches_up();
-  }
   // 0: there is none.
   std::uint64_t cross_traffic_end_us() const {
     return cross_traffic_at_us > 0 ? cross_traffic_at_us + cross_traffic_for_us : 0;

@@ -59,7 +59,6 @@ EndpointOptions EndpointOf(const Scenario& s, Rank rank, std::uint64_t session) 
   options.shard_bytes_min = s.shard_bytes_min;
   options.relay_segments_min = static_cast<std::uint32_t>(s.relay_segments_min);
   options.max_lag = static_cast<std::uint32_t>(s.max_lag);
-  options.on_lag = static_cast<LagPolicy>(s.on_lag);
   options.late_budget = static_cast<double>(s.late_budget_ppm) * 1e-6;
   options.early_bytes_max = s.early_bytes_max;
   return options;

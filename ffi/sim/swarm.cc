@@ -31,9 +31,9 @@ class Swarm {
     ChooseLanes();
     ChooseGivingUp();
     ChooseMtu();
-    ChooseCatchUp();
-    ChooseSlices();
     ChooseStages();
+    LeaveOutUnchecked();
+    ChooseSlices();
     ChooseOverlap();
     // Buckets are small here.
     if (OneIn(2)) scenario_.relay_segments_min = Wild(1, 32);
@@ -74,7 +74,7 @@ class Swarm {
   void ChooseLanes();
   void ChooseGivingUp();
   void ChooseMtu();
-  void ChooseCatchUp();
+  void LeaveOutUnchecked();
   void ChooseSlices();
   void ChooseStages();
   void ChooseOverlap();
@@ -141,7 +141,7 @@ void Swarm::ChooseOptions() {
   s.incast = OneIn(2) ? 0 : Between(1, s.ranks);
   s.receive_buffer_bytes = OneIn(2) ? 2 << 20 : Wild(16'384, 2 << 20);
   s.max_lag = Between(1, 4);
-  s.on_lag = Between(0, 1);
+  s.means = Between(0, 1);
   if (OneIn(2)) s.late_budget_ppm = WildPpm(500'000);
   if (OneIn(10)) s.early_bytes_max = Wild(1, 65'536);
 }
@@ -309,28 +309,24 @@ void Swarm::ChooseLateness() {
   s.late_us = Wild(2'000, 200'000);
   s.calls = std::max<std::uint64_t>(s.calls, Between(6, 30));
   if (!OneIn(3)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
-  if (!OneIn(3)) s.on_lag = 1;
   if (s.late_budget_ppm == 0) s.late_budget_ppm = 10'000;
   ChooseMismatchTimeout();
 }
 
-// Half of the endpoints that leave late ranks behind let them skip calls. From draws of its own.
-void Swarm::ChooseCatchUp() {
-  constexpr std::uint64_t kCatchUpDraws = 0x5EED'CA7C;  // Chosen: any number.
-  Prng prng(Mix(scenario_.seed ^ kCatchUpDraws));
-  if (scenario_.on_lag == 0 || prng.Below(2) == 0) return;
+// Faults that the checks do not know where ranks skip calls.
+void Swarm::LeaveOutUnchecked() {
+  Scenario& s = scenario_;
+  if (!s.catches_up()) return;
+  s.sequence_first = std::min(s.sequence_first, kSimSequenceMax);
+  s.skip_ppm = 0;
+  if (s.removals_max() > 0 || s.loses_data()) s.means = 0;
+  if (!s.may_outlive_members()) return;
   // Ranks that skip calls may send long datagrams on one path only: then its other end may be the
-  // one to be removed, which the checks do not know.
-  if (scenario_.mtu_at_us > 0) return;
+  // one to be removed.
+  s.mtu_at_us = 0;
   // Nothing ends the wait of a rank that leaves for one that has given up its drain and has no
   // memory for calls ahead.
-  if (scenario_.give_up_at_us > 0 && scenario_.early_bytes_max < Scenario().early_bytes_max) return;
-  Scenario chosen = scenario_;
-  chosen.on_lag = static_cast<std::uint64_t>(LagPolicy::kCatchUp);
-  if (!Validate(chosen).ok()) return;
-  scenario_ = chosen;
-  chosen.means = 1;
-  if (prng.Below(2) == 0 && Validate(chosen).ok()) scenario_ = chosen;
+  if (s.give_up_at_us > 0) s.early_bytes_max = Scenario().early_bytes_max;
 }
 
 // Ranks that are removed together. From draws of its own.

@@ -39,9 +39,8 @@ void TimeChecker::Check(Instant now, const SimCallRecord& record, const CallDone
   if (!done.status.ok()) return;
   if (EndsByDeadline(spec) && !record.drain) {
     // It may wait for peers that are behind, or for their next call, which a driver may see late.
-    const bool waits = !s.suspends() || s.catches_up();
-    const Duration lag = microseconds(waits ? s.peer_timeout_us : 0) +
-                         (s.catches_up() ? bounds_.DriverSlack() : Duration{});
+    const Duration lag =
+        microseconds(s.peer_timeout_us) + (s.catches_up() ? bounds_.DriverSlack() : Duration{});
     CheckWithin(now, record, BothDeadlines(spec) + lag + bounds_.Agreement(), "a bounded call",
                 "its bound");
     CheckLag(now, record);
@@ -148,7 +147,7 @@ Instant TimeChecker::PassesFrom(SimCall call) const {
 void TimeChecker::CheckLag(Instant now, const SimCallRecord& record) {
   const Scenario& s = log_.scenario;
   // If programs skip calls, others may wait for such a rank.
-  if (s.suspends() || s.skip_ppm > 0 || IsFrozen(record.rank)) return;
+  if (s.catches_up() || s.skip_ppm > 0 || IsFrozen(record.rank)) return;
   const CollectiveSpec& spec = record.collective.spec;
   const std::size_t ahead = bounds_.CallsAhead();
   const std::size_t index = record.call.index < ahead ? 0 : record.call.index - ahead;

@@ -124,8 +124,8 @@ def psum_scatter(
       mode: see `psum`. "bounded" and "agreed" are one mode here, since a part has one
         owner: the call ends by its deadline, and adds late data to a later call, see
         `drain`. A dead rank is an error in both, as the other ranks have no place for
-        its part. `Options.on_lag` "catch_up" acts as "suspend". A deadline is that of
-        the whole call.
+        its part. With three or more processes calls go on without a late process,
+        which makes every call that it has missed. A deadline is that of the whole call.
       wire_format: see `psum`.
       step: see `psum`.
       name: see `psum`.

@@ -261,16 +261,14 @@ def describe_late_share(event: Mapping[str, Any], options: Options) -> str:
       options: of the communicator.
     """
     if options.deadline_s:
-        set_to = f"deadline_s={options.deadline_s:g}, on_lag={options.on_lag!r}"
+        set_to = f"; deadline_s={options.deadline_s:g}"
         advice = "Set a longer deadline_s, or none, so that the deadline is learned"
     else:
-        set_to = f"on_lag={options.on_lag!r}"
+        set_to = ""
         advice = "Look for a slow rank, or a slow link, in this log"
-    if options.on_lag != "catch_up":
-        advice += "; with on_lag='catch_up' a late rank skips calls instead"
     return (
         f"{100 * event['late']:.0f} % of the data of calls of {event['collective']!r} "
-        f"was late (mean of the last {event['calls']} calls; {set_to}). Late gradients "
+        f"was late (mean of the last {event['calls']} calls{set_to}). Late gradients "
         "slow a training down from a tenth on, and may make it diverge from a quarter "
         f"on. {advice}."
     )

@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
-from jax_optireduce._argument_types import Backend, HostCall, LagPolicy, Mode
+from jax_optireduce._argument_types import Backend, HostCall, Mode
 from jax_optireduce._errors import UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
@@ -256,13 +256,8 @@ class Options(_Settings):
       deadline_max_s: upper bound of a learned deadline, and the deadline while it is
         being learned, in seconds. Default 1.
       max_lag: number of calls of one collective by which a rank may be ahead of
-        another. Default 2.
-      on_lag: treatment of a peer that is farther behind, in bounded calls. "wait":
-        calls wait for it while it answers, up to `peer_timeout_s`. "suspend": calls go
-        on, and it makes every call that it has missed. "catch_up": calls go on, and it
-        skips the calls that it has missed (with two processes as "wait"). An agreed
-        call needs all owners of shards, and waits for such a peer up to
-        `call_timeout_s` in every case. Default "catch_up".
+        another before bounded calls go on without that one, or with two processes wait
+        for it. Default 2.
       peer_timeout_s: longest silence of a peer, in seconds. Then exact and agreed calls
         that wait for it fail, and bounded ones continue without it. Default 30.
       processes_per_slice: number of consecutive processes that live and die together,
@@ -296,9 +291,6 @@ class Options(_Settings):
     deadline_max_s: float = 1.0
     # Chosen: the buffers of a call for two steps ahead.
     max_lag: int = 2
-    # Chosen: with pauses the accuracy of ranks that wait, in three quarters of the
-    # time; without pauses the same (docs/modes.md, Pauses).
-    on_lag: LagPolicy = "catch_up"
     # Chosen: longer than a paused virtual machine or a garbage collection.
     peer_timeout_s: float = 30.0
     processes_per_slice: int = 0

@@ -346,7 +346,6 @@ def _open_sockets(
             deadline_s=options.deadline_s,
             late_budget=advanced.late_budget,
             deadline_max_s=options.deadline_max_s,
-            on_lag=options.on_lag,
             stall_timeout_s=options.stall_timeout_s,
             faults=dict(advanced.faults),
         )

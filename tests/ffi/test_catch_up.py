@@ -1,4 +1,4 @@
-"""Bounded calls with on_lag="catch_up": a rank that was absent skips what it missed.
+"""Bounded calls of three ranks or more: one that was absent skips what it missed.
 
 Steps take a tenth of a second. `call` takes positions, as programs count.
 """
@@ -18,7 +18,6 @@ class Steps(Session):
     """Ranks whose programs count their calls; sums what they give and get."""
 
     def __init__(self, world_size=3, **options):
-        options = {"on_lag": "catch_up", **options}
         super().__init__(world_size, "bounded", **options)
         self.position = [0] * world_size
         self.drains = set()
@@ -86,9 +85,8 @@ def test_calls_do_not_wait_for_a_rank_that_has_missed_the_call_before():
     session.drain_all()
 
 
-@pytest.mark.parametrize("on_lag", ["catch_up", "suspend"])
-def test_a_minority_waits_for_the_others(on_lag):
-    session = Steps(4, on_lag=on_lag)
+def test_a_minority_waits_for_the_others():
+    session = Steps(4)
     session.step(0, 1, 2, 3)
     for _ in range(3):
         session.make(0, 1)
@@ -96,8 +94,6 @@ def test_a_minority_waits_for_the_others(on_lag):
         assert session.last(0) is None
         session.run(DEADLINE_S)
         assert session.last(0) is not None
-    for _ in range(3 if on_lag == "suspend" else 0):
-        session.step(2, 3)
     session.drain_all()
 
 
@@ -132,14 +128,6 @@ def test_the_others_do_not_stand_for_a_rank_whose_data_is_late():
     at = session.position[1] - 1
     given = sum(1 + of + 10 * at for of in (1, 2))
     np.testing.assert_array_equal(session.buckets[1, at], given)
-
-
-def test_with_suspend_the_others_do_not_stand_for_an_absent_rank():
-    """It makes the call later."""
-    session = absent(3, averages=True, on_lag="suspend")
-    for _ in range(3):
-        session.step(0)
-    session.drain_all()
 
 
 def test_late_data_counts_once_in_a_mean_of_the_present():
@@ -183,15 +171,6 @@ def test_a_returned_rank_gets_what_it_has_missed_at_once():
     session.run(EXCHANGE_S)
     np.testing.assert_array_equal(session.got(0), session.got(1))
     np.testing.assert_array_equal(session.got(0), session.given())
-
-
-def test_with_suspend_it_makes_every_call_that_it_has_missed():
-    session = absent(4, on_lag="suspend")
-    session.make(0)
-    session.make(1, 2)
-    session.run(EXCHANGE_S)
-    assert session.last(0).number == 3
-    assert session.last(0).skipped == 0
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])

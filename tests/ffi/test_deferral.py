@@ -165,44 +165,8 @@ def test_what_a_rank_has_sent_before_it_left_counts():
 # ---- Folded calls.
 
 
-def fall_behind(calls: int, **options) -> Calls:
-    """Rank 0 makes this many calls without waiting for rank 1, which makes none."""
-    session = Calls(2, on_lag="suspend", **options)
-    for sequence in range(calls):
-        session.call(0, sequence)
-        session.run(2 * DEADLINE_S)
-    return session
-
-
-def test_the_oldest_of_the_calls_ahead_is_folded():
-    session = fall_behind(5)
-    for sequence in range(5):
-        session.call(1, sequence)
-    session.collect()
-    # The results of max_lag calls are retained.
-    assert [missing_results(session, 1, call) for call in range(5)] == [1, 1, 1, 0, 0]
-    session.run(SETTLED_S)
-    session.drain_all(5)
-
-
-def test_calls_that_are_over_leave_room_for_those_that_come():
-    session = Calls(3, on_lag="suspend")
-    # Rank 1 does not receive the data of the others.
-    session.silent = {1}
-    for sequence in range(4):
-        session.call(0, sequence)
-        session.run(2 * DEADLINE_S)
-    for sequence in range(4):
-        session.call(2, sequence)
-    session.run(2 * DEADLINE_S)
-    assert sorted(session.done[2]) == [0, 1, 2, 3]
-    session.call(0, 4)
-    session.run(0.01)
-    assert session.ranks[2].counters()["rejected_early"] == 0
-
-
 def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete():
-    session = Calls(2, on_lag="suspend")
+    session = Calls(3)
     # The sums of rank 0 in the first call do not arrive.
     session.loses = lambda kind, source, call: (kind, source, call) == (RESULT, 0, 0)
     for sequence in range(3):
@@ -214,34 +178,6 @@ def test_results_of_a_folded_call_that_are_under_way_are_not_taken_for_complete(
     session.run(2 * DEADLINE_S)
     session.loses = lambda *_: False
     session.drain_all(4)
-
-
-def test_results_of_a_call_that_was_never_opened_are_not_taken_for_complete():
-    session = Calls(3, on_lag="suspend")
-    for rank in range(3):
-        session.call(rank)
-    session.run(0.01)
-    # The data of the next call does not arrive, and rank 2 skips it.
-    session.loses = lambda *facts: facts[-1] == 1
-    session.call(0, 1)
-    session.run(2 * DEADLINE_S)
-    session.call(0, 2)
-    session.call(2, 2)
-    session.run(2 * DEADLINE_S)
-    session.call(0, 3)
-    session.call(2, 3)
-    session.call(2, 4)
-    session.run(0.001)
-    # Rank 1 has folded call 2.
-    for sequence in (1, 2, 3):
-        session.call(1, sequence)
-    session.collect()
-    assert {0, 1, 2} <= session.done[1].keys()
-    session.run(2 * DEADLINE_S)
-    session.loses = lambda *_: False
-    for rank in (0, 1):
-        session.call(rank, 4)
-    session.drain_all(5)
 
 
 # ---- Consecutive calls.

@@ -92,8 +92,8 @@ def test_a_suspended_peer_is_not_waited_for_until_it_has_caught_up():
     assert not data.suspended(1)
 
 
-def test_with_suspend_no_peer_is_waited_for():
-    data = made(max_lag=1, suspend=True)
+def test_where_calls_go_on_no_peer_is_waited_for():
+    data = made(max_lag=1, goes_on=True)
     data.begin(1, 5)
     data.begin(1, 6)
     assert data.suspended(1)

@@ -355,7 +355,7 @@ def learning_calls() -> native.Calls:
     collective = native.Collective(
         "x", mode="bounded", members=list(range(4)), elements=4, deadline_s=DEADLINE_S
     )
-    return native.Calls(collective, 0, late_budget=0.01, suspend=True)
+    return native.Calls(collective, 0, late_budget=0.01, goes_on=True)
 
 
 def test_the_first_contribution_of_a_straggler_is_not_waited_for():

@@ -40,28 +40,6 @@ def test_a_rank_that_was_left_and_has_caught_up_is_waited_for_again():
     assert set(session.done[0]) == set(range(8))
 
 
-def test_a_rank_is_not_left_together_with_one_that_is_further_behind():
-    session = Session(3, "bounded", max_lag=1, peer_timeout_s=2.0)
-    # Rank 2 makes no call, and rank 1 only the first two.
-    for sequence in range(2):
-        session.call(0, sequence)
-        session.call(1, sequence)
-        session.run(DEADLINE_S + JUST_S)
-        assert sequence in session.done[0]
-    start = session.now
-    session.call(0, 2)
-    session.call(0, 3)
-    session.run(1.0)
-    session.call(0, 4)
-    session.until(start + DEADLINE_S + 2.0 + JUST_S)
-    # Rank 2 was waited for long enough; rank 1 only in call 4, for a second.
-    assert set(session.done[0]) == {0, 1, 2, 3}
-    session.until(start + 1.0 + DEADLINE_S + 2.0 - JUST_S)
-    assert 4 not in session.done[0]
-    session.until(start + 1.0 + DEADLINE_S + 2.0 + JUST_S)
-    assert 4 in session.done[0]
-
-
 def test_an_absent_rank_that_comes_back_is_waited_for_in_all_of_its_segments():
     session = Session(3, "lossy", elements=3 * 1000)
     # Its endpoint accepts two more; and three without it make it absent.

@@ -13,7 +13,6 @@ def lone(mode: str = "bounded", world_size: int = 3) -> Session:
     session = Session(
         world_size,
         mode,
-        on_lag="catch_up",
         mismatch_timeout_s=MISMATCH_TIMEOUT_S,
     )
     for step in range(3):
@@ -77,9 +76,7 @@ def test_a_rank_that_computes_for_long_ends_no_call_of_the_others():
 
 
 def test_a_rank_that_comes_back_and_makes_all_its_steps_ends_no_call_of_the_others():
-    session = Session(
-        3, "bounded", on_lag="catch_up", mismatch_timeout_s=MISMATCH_TIMEOUT_S
-    )
+    session = Session(3, "bounded", mismatch_timeout_s=MISMATCH_TIMEOUT_S)
     ahead = 100
     # Rank 2 has not begun; the others come to their metric.
     steps(session, (0, 1), *range(ahead))

@@ -68,7 +68,7 @@ def settings() -> None:
     jax_optireduce.init(advanced=jax_optireduce.Advanced(lanes=2))
     jax_optireduce.Advanced(lanes="2")  # pyright: ignore[reportArgumentType]
     jax_optireduce.Options(lanes=2)  # pyright: ignore[reportCallIssue]
-    jax_optireduce.Options(on_lag="skip")  # pyright: ignore[reportArgumentType]
+    jax_optireduce.Options(backend="nccl")  # pyright: ignore[reportArgumentType]
 
 
 def mistakes_in_options() -> None:

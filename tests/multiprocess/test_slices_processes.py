@@ -40,13 +40,8 @@ def _check_trained_on(started: ranks.Ranks) -> None:
     assert len(bits) == 2, started.describe()
 
 
-@pytest.mark.parametrize(
-    "on_lag", ["catch_up", pytest.param("wait", marks=pytest.mark.long)]
-)
-def test_a_killed_process_takes_its_slice_with_it_which_is_told_its_name(
-    tmp_path, on_lag
-):
-    with _start(tmp_path, "apart", on_lag=on_lag) as started:
+def test_a_killed_process_takes_its_slice_with_it_which_is_told_its_name(tmp_path):
+    with _start(tmp_path, "apart") as started:
         started.wait_for(_DEAD, "step 20")
         started[_DEAD].process.kill()
         started.wait(_PARTNER)

@@ -4,7 +4,7 @@ import pytest
 import ranks
 
 # Chosen: shorter than the sleep of the last rank, so that its data is always late.
-_LATE = {"deadline_s": 0.03, "on_lag": "suspend"}
+_LATE = {"deadline_s": 0.03}
 _SLEEP_S = "0.05"
 
 

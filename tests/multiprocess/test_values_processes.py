@@ -1,14 +1,12 @@
 """Means of values in mode "bounded", in real processes."""
 
-import pytest
 import ranks
 
 _LAST = 3
 
 
-@pytest.mark.parametrize("on_lag", ["catch_up", "suspend", "wait"])
-def test_a_mean_of_values_is_that_of_those_that_came_or_nan(tmp_path, on_lag):
-    options = {"peer_timeout_s": 2.0, "deadline_s": 0.1, "on_lag": on_lag}
+def test_a_mean_of_values_is_that_of_those_that_came_or_nan(tmp_path):
+    options = {"peer_timeout_s": 2.0, "deadline_s": 0.1}
     with ranks.start(
         "values", "20", folder=tmp_path, world_size=4, options=options
     ) as started:

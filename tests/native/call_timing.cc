@@ -24,10 +24,10 @@ void Bind(nb::module_& m) {
   nb::class_<CallTiming>(m, "CallTiming")
       .def(
           "__init__",
-          [](CallTiming* self, const Collective& collective, double late_budget, bool suspend) {
-            new (self) CallTiming(collective.ToSpec(), MemberIndex(0), late_budget, suspend);
+          [](CallTiming* self, const Collective& collective, double late_budget, bool goes_on) {
+            new (self) CallTiming(collective.ToSpec(), MemberIndex(0), late_budget, goes_on);
           },
-          "collective"_a, "late_budget"_a = 0.0, "suspend"_a = false)
+          "collective"_a, "late_budget"_a = 0.0, "goes_on"_a = false)
       .def(
           "open", [](CallTiming& self, double now) { self.Open(At(now)); }, "now"_a = 0.0)
       .def_prop_ro("reduce_scatter_deadline",

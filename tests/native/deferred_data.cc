@@ -28,9 +28,9 @@ std::span<const std::byte> BytesOf(const float& value) {
 // Of member 0; each member owns a segment of one float32.
 class TestDeferredData {
  public:
-  TestDeferredData(std::uint16_t members, std::uint32_t max_lag, bool suspend)
+  TestDeferredData(std::uint16_t members, std::uint32_t max_lag, bool goes_on)
       : layout_(members, sizeof(float), members, sizeof(float)),
-        data_(layout_, MemberIndex(0), ElementType::kFloat32, max_lag, suspend, pool_) {}
+        data_(layout_, MemberIndex(0), ElementType::kFloat32, max_lag, goes_on, pool_) {}
   TestDeferredData(const TestDeferredData&) = delete;
 
   void AddLateResult(std::uint32_t segment, float value) {
@@ -105,7 +105,7 @@ class TestDeferredData {
 void Bind(nb::module_& m) {
   nb::class_<TestDeferredData>(m, "DeferredData")
       .def(nb::init<std::uint16_t, std::uint32_t, bool>(), nb::kw_only(), "members"_a,
-           "max_lag"_a = 2, "suspend"_a = false)
+           "max_lag"_a = 2, "goes_on"_a = false)
       .def("add_late_result", &TestDeferredData::AddLateResult)
       .def("add_late_contribution", &TestDeferredData::AddLateContribution)
       .def("move_late_results", &TestDeferredData::MoveLateResults)

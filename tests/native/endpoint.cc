@@ -35,9 +35,8 @@ class TestEndpoint {
   TestEndpoint(int rank, int world_size, const nb::bytes& secret, std::size_t datagram_bytes_max,
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
-               std::uint32_t max_lag, const std::string& on_lag, std::size_t early_bytes_max,
-               std::uint16_t ranks_per_slice, std::size_t shard_bytes_min,
-               std::size_t receive_buffer_bytes)
+               std::uint32_t max_lag, std::size_t early_bytes_max, std::uint16_t ranks_per_slice,
+               std::size_t shard_bytes_min, std::size_t receive_buffer_bytes)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -57,7 +56,6 @@ class TestEndpoint {
     options.peer_timeout = FromSeconds(peer_timeout_s);
     options.mismatch_timeout = FromSeconds(mismatch_timeout_s);
     options.call_timeout = FromSeconds(call_timeout_s);
-    options.on_lag = LagPolicyOf(on_lag).value();
     Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::Create(options);
     if (!endpoint.ok()) throw std::invalid_argument(endpoint.status().message());
     endpoint_ = std::move(endpoint.value());
@@ -200,14 +198,14 @@ void BindCallDone(nb::module_& m) {
 void BindEndpoint(nb::module_& m) {
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
-                    std::uint32_t, std::uint16_t, double, std::uint32_t, const std::string&,
-                    std::size_t, std::uint16_t, std::size_t, std::size_t>(),
+                    std::uint32_t, std::uint16_t, double, std::uint32_t, std::size_t, std::uint16_t,
+                    std::size_t, std::size_t>(),
            nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
            nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
            nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
            nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
-           nb::arg("max_lag") = 2, nb::arg("on_lag") = "wait",
-           nb::arg("early_bytes_max") = std::size_t{4} << 30, nb::arg("ranks_per_slice") = 1,
+           nb::arg("max_lag") = 2, nb::arg("early_bytes_max") = std::size_t{4} << 30,
+           nb::arg("ranks_per_slice") = 1,
            // Every rank owns a shard, unless a test is about small buckets.
            nb::arg("shard_bytes_min") = 1,
            nb::arg("receive_buffer_bytes") = EndpointOptions{}.receive_buffer_bytes)

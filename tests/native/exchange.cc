@@ -34,17 +34,17 @@ constexpr const char* kAnswers[] = {"not needed", "again", "abandoned"};
 class TestCalls {
  public:
   // With a `late_budget`, deadlines are learned.
-  TestCalls(const Collective& collective, std::uint16_t self, double late_budget, bool suspend)
+  TestCalls(const Collective& collective, std::uint16_t self, double late_budget, bool goes_on)
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(self), sizeof(float)),
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))),
         late_budget_(late_budget),
-        suspend_(suspend) {}
+        goes_on_(goes_on) {}
 
   void Open(std::uint32_t sequence, double now, bool drain) {
     EndpointOptions options;
     options.max_lag = 1;
     options.late_budget = late_budget_;
-    options.on_lag = suspend_ ? LagPolicy::kSuspend : LagPolicy::kWait;
+    options.world_size = goes_on_ ? kCatchUpWorldSizeMin : 2;
     CallPolicy::Prepare(collective_, options, pool_);
     calls_[sequence] =
         std::make_unique<Exchange>(collective_, Sequence(sequence), At(now), pool_,
@@ -147,7 +147,7 @@ class TestCalls {
   optireduce::Collective collective_;
   std::vector<MemberIndex> order_;
   double late_budget_;
-  bool suspend_;
+  bool goes_on_;
   std::map<std::uint32_t, std::vector<float>> buckets_;
   std::map<std::uint32_t, std::unique_ptr<Exchange>> calls_;
   CallStats stats_;  // of the last call that has finished
@@ -177,7 +177,7 @@ std::vector<float> RoundTrip(const Collective& collective, std::uint16_t self,
 void Bind(nb::module_& m) {
   nb::class_<TestCalls>(m, "Calls")
       .def(nb::init<const Collective&, std::uint16_t, double, bool>(), nb::arg("collective"),
-           nb::arg("self"), nb::arg("late_budget") = 0.0, nb::arg("suspend") = false)
+           nb::arg("self"), nb::arg("late_budget") = 0.0, nb::arg("goes_on") = false)
       .def("open", &TestCalls::Open, nb::arg("sequence"), nb::arg("now"), nb::arg("drain") = false)
       .def("submit", &TestCalls::Submit)
       .def("handle", &TestCalls::Handle, nb::arg("sequence"), nb::arg("now"), nb::arg("source"),

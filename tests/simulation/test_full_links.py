@@ -55,7 +55,7 @@ def test_data_is_not_late_because_others_are_served_before(links, ranks):
     # begin late, though the program calls in time.
     report = assert_holds(
         f"{_PROGRAM}incast=1 ranks={ranks} calls=120 elements={25000 * ranks} "
-        f"on_lag=catch_up late_budget_ppm=100000 faults_end_us=60000000 {links}"
+        f"late_budget_ppm=100000 faults_end_us=60000000 {links}"
     )
     calibrated = [call["late"] for call in report["calls"]][40:]
     assert sum(calibrated) / len(calibrated) < 0.1
@@ -115,7 +115,7 @@ def test_a_stalled_host_delays_a_call_by_less_than_its_stalls():
 @pytest.mark.parametrize("seed", range(10))
 def test_a_mean_of_the_present_holds_each_contribution_less_than_twice(seed):
     report = assert_holds(
-        f"seed={seed} ranks=5 calls=40 elements=4000 mode=bounded on_lag=catch_up "
+        f"seed={seed} ranks=5 calls=40 elements=4000 mode=bounded "
         "means=1 wire_format=auto rate_mbps=5 period_us=50000 straggle_ppm=100000 "
         "straggle_us=300000 late_budget_ppm=100000 reduce_scatter_deadline_us=500000 "
         "all_gather_deadline_us=500000"
@@ -129,7 +129,7 @@ def test_a_slow_rank_and_the_others_do_not_wait_for_each_other(late_us):
     # for those to theirs: it takes part in that call, and does not wait for the next.
     report = assert_holds(
         "seed=1 ranks=4 calls=60 elements=100000 mode=bounded sequential=1 incast=1 "
-        f"on_lag=catch_up rate_mbps=250 think_us=30000 late_us={late_us} "
+        f"rate_mbps=250 think_us=30000 late_us={late_us} "
         "reduce_scatter_deadline_us=500000 all_gather_deadline_us=500000 "
         "late_budget_ppm=100000"
     )
@@ -145,7 +145,7 @@ def test_calls_do_not_wait_for_a_rank_that_joins_every_second_one(seed):
     def typical_s(late_us: int) -> float:
         report = assert_holds(
             f"seed={seed} ranks=4 calls=120 elements=96000 mode=bounded sequential=1 "
-            "on_lag=catch_up means=1 rate_mbps=250 compute_us=28000 think_us=4000 "
+            "means=1 rate_mbps=250 compute_us=28000 think_us=4000 "
             f"late_us={late_us} timer_late_us=500 reduce_scatter_deadline_us=500000 "
             "all_gather_deadline_us=500000 late_budget_ppm=100000"
         )
@@ -165,7 +165,7 @@ def test_waits_do_not_grow_where_programs_meet_outside_of_the_session(
     def calls_s(mode: str) -> float:
         report = assert_holds(
             f"seed=1 ranks=4 calls=60 elements=40000 mode={mode} sequential=1 "
-            "on_lag=catch_up compute_us=20000 reduce_scatter_deadline_us=100000 "
+            "compute_us=20000 reduce_scatter_deadline_us=100000 "
             "all_gather_deadline_us=100000 peer_timeout_us=30000000 "
             f"straggle_us=500000 meet_calls={meet_calls} {delays}"
         )
@@ -175,7 +175,7 @@ def test_waits_do_not_grow_where_programs_meet_outside_of_the_session(
 
 
 @pytest.mark.parametrize(
-    "mode", ["exact", pytest.param("bounded on_lag=catch_up", marks=pytest.mark.long)]
+    "mode", ["exact", pytest.param("bounded", marks=pytest.mark.long)]
 )
 def test_tcp_bursts_to_some_ranks_do_not_stop_the_data_for_others(mode):
     # The same bursts with a fixed number of peers at a time: all.

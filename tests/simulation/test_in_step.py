@@ -12,7 +12,7 @@ SETTLED = slice(150, 180)
 def settled_calls(line: str) -> list[dict[str, float]]:
     report = _native.simulate(
         f"ranks=4 calls=300 sequential=1 compute_us={COMPUTE_S * 1e6:.0f} "
-        f"on_lag=catch_up peer_timeout_us=30000000 faults_end_us=1000000 {line}"
+        f"peer_timeout_us=30000000 faults_end_us=1000000 {line}"
     )
     assert report["ok"], f"{report['failure']}: {report['scenario']}"
     return report["calls"][SETTLED]

@@ -108,7 +108,7 @@ def test_a_rank_that_cannot_send_its_last_data_is_removed_though_it_waits_for_no
 ):
     # It has all data of the others, and ends its drain; the others wait for its own.
     report = assert_holds(
-        "seed=1 ranks=4 calls=2 elements=4096 mode=bounded on_lag=suspend "
+        "seed=1 ranks=4 calls=2 elements=4096 mode=bounded "
         "rate_mbps=100 delay_us=1000 start_skew_us=3000 think_us=2000 "
         "reduce_scatter_deadline_us=2000 all_gather_deadline_us=300 "
         f"mtu_at_us=12000 mtu_bytes=700 mtu_rank={rank} mtu_one_way=1 "

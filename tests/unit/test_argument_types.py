@@ -14,7 +14,6 @@ from jax_optireduce import _argument_types as types
     [
         (types.Mode, _native.MODES),
         (types.WireFormat, _native.WIRE_FORMATS),
-        (types.LagPolicy, _native.LAG_POLICIES),
     ],
 )
 def test_type_has_the_values_of_the_extension_module(literal, known):

@@ -129,9 +129,9 @@ def test_names_of_both_levels_are_different():
         ("bucket_bytes", 0, "bytes, got 0"),
         ("backend", "optireduze", "Did you mean 'optireduce'"),
         (
-            "on_lag",
-            "suspended",
-            "'wait' or 'suspend' or 'catch_up', got 'suspended'. Did you mean",
+            "mode",
+            "bonded",
+            "'bounded' or 'agreed' or 'lossy', got 'bonded'. Did you mean 'bounded'",
         ),
         ("deadline_s", 1e-4, "between 0.001 and 86400 seconds, got 0.0001"),
         ("deadline_max_s", 0, "between 0.001 and 86400 seconds, got 0"),

@@ -26,12 +26,12 @@ void CallPolicy::Prepare(Collective& collective, const EndpointOptions& options,
   const CollectiveSpec& spec = collective.spec;
   if (HasDeadlines(spec) && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
-                                                     options.suspends());
+                                                     options.catches_up());
   }
   if (RetainsLateData(spec) && !collective.deferred) {
     collective.deferred =
         std::make_unique<DeferredData>(collective.layout, collective.self, spec.element_type,
-                                       options.max_lag, options.suspends(), pool);
+                                       options.max_lag, options.catches_up(), pool);
   }
 }
 
@@ -159,7 +159,7 @@ bool CallPolicy::Straggles(MemberIndex member) const {
 }
 
 std::vector<MemberIndex> CallPolicy::FindAbsent() const {
-  const bool goes_on = OutlivesMembers(collective_.spec) && !drain_ && deferred_->suspends();
+  const bool goes_on = OutlivesMembers(collective_.spec) && !drain_ && deferred_->goes_on();
   std::vector<MemberIndex> absent;
   for (const MemberIndex member : collective_.layout.Members()) {
     const bool missed = LosesLate() ? collective_.attendance.Absent(member)

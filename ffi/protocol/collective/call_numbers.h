@@ -1,5 +1,5 @@
 // The calls of the other members of a collective, as a rank has seen them, where ranks that were
-// absent skip calls (LagPolicy::kCatchUp, lifecycle/catch_up.h). A collective and its successors
+// absent skip calls (lifecycle/catch_up.h). A collective and its successors
 // have one of these. A call stands here for its number in the session.
 
 #ifndef FFI_PROTOCOL_COLLECTIVE_CALL_NUMBERS_H_

@@ -6,10 +6,10 @@
 namespace optireduce {
 
 DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, ElementType element_type,
-                           std::uint32_t max_lag, bool suspend, BufferPool& pool)
+                           std::uint32_t max_lag, bool goes_on, BufferPool& pool)
     : layout_(layout),
       self_(self),
-      suspend_(suspend),
+      goes_on_(goes_on),
       late_contributions_(layout, layout.FirstSegment(self), layout.SegmentsOf(self), element_type,
                           pool),
       late_results_(layout, SegmentIndex(0), layout.segments(), element_type, pool),
@@ -95,7 +95,7 @@ bool DeferredData::Lags(const Peer& peer, Sequence call) const {
 }
 
 bool DeferredData::Lags(Sequence call) const {
-  return !suspend_ && std::ranges::any_of(peers_, [&](const Peer& peer) {
+  return !goes_on_ && std::ranges::any_of(peers_, [&](const Peer& peer) {
     return !peer.suspended && Lags(peer, call);
   });
 }

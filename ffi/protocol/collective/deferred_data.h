@@ -38,10 +38,10 @@ namespace optireduce {
 
 class DeferredData {
  public:
-  // `layout` and `pool` must outlive this. With `suspend`, peers that fall behind are never waited
+  // `layout` and `pool` must outlive this. With `goes_on`, peers that fall behind are never waited
   // for.
   DeferredData(const BucketLayout& layout, MemberIndex self, ElementType element_type,
-               std::uint32_t max_lag, bool suspend, BufferPool& pool);
+               std::uint32_t max_lag, bool goes_on, BufferPool& pool);
 
   SegmentStore& late_contributions() { return late_contributions_; }
   const SegmentStore& late_contributions() const { return late_contributions_; }
@@ -88,8 +88,8 @@ class DeferredData {
   void SuspendLagging(Sequence call);
   void ResumeCaughtUp(Sequence call);
   // No peer is waited for.
-  bool suspends() const { return suspend_; }
-  bool suspended(MemberIndex peer) const { return suspend_ || peers_[peer.index()].suspended; }
+  bool goes_on() const { return goes_on_; }
+  bool suspended(MemberIndex peer) const { return goes_on_ || peers_[peer.index()].suspended; }
 
   // ---- Data of a peer.
   // When one of the newest calls was opened here.
@@ -119,7 +119,7 @@ class DeferredData {
 
   const BucketLayout& layout_;
   MemberIndex self_;
-  bool suspend_;
+  bool goes_on_;
   SegmentStore late_contributions_;
   SegmentStore late_results_;
   SegmentStore errors_;

@@ -22,7 +22,7 @@ std::size_t StageOf(CallId call, SegmentIndex segment) {
 }  // namespace
 
 CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget,
-                       bool suspend)
+                       bool goes_on)
     : fixed_{spec.reduce_scatter_deadline, spec.all_gather_deadline},
       learns_(late_budget > 0),
       measures_(spec.members.size()) {
@@ -35,7 +35,7 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
     if (policies[i] == LatePolicy::kDefer && learns_) {
       deferring_[i].emplace(
           DeadlineOptions{
-              .late_budget = late_budget, .bound = bound, .waits_for_stragglers = !suspend},
+              .late_budget = late_budget, .bound = bound, .waits_for_stragglers = !goes_on},
           members);
     }
     // An all_gather repairs losses up to the deadline of the user, and ends before by its quorum.

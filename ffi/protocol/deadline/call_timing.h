@@ -31,8 +31,8 @@ constexpr std::size_t Index(Stage stage) { return static_cast<std::size_t>(stage
 class CallTiming {
  public:
   // `late_budget` 0: the deadlines of the spec are used; otherwise they bound the learned ones.
-  // With `suspend`, calls do not wait for lagging ranks.
-  CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool suspend);
+  // With `goes_on`, calls do not wait for lagging ranks.
+  CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool goes_on);
 
   // A call opens; the deadlines count from here.
   void Open(Instant now);

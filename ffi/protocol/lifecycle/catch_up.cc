@@ -30,7 +30,7 @@ bool CatchUp::Applies(const Collective& origin) const {
 Status CatchUp::Check(const Submission& submission) const {
   if (!session_.options.catches_up() || submission.sequence <= kCatchUpPositionMax) return {};
   return InvalidArgument(
-      "jax_optireduce: with on_lag=\"catch_up\" the number of a call (step=) must be at most " +
+      "jax_optireduce: with three or more processes the number of a call (step=) must be at most " +
       std::to_string(kCatchUpPositionMax.value()) + ", got " +
       Describe(submission.spec, submission.sequence));
 }

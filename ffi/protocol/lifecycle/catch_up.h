@@ -1,11 +1,11 @@
-// Ranks that have missed calls, with LagPolicy::kCatchUp.
+// Ranks that have missed calls, with kCatchUpWorldSizeMin ranks or more.
 //
 // A rank that was absent finds the others in later calls. If it made each call that it has missed,
 // it would be late in every call from then on. Instead it skips the calls that are over, and begins
 // its next call at the moment at which the others begin theirs: from that call on it is in time.
 // The results that it has missed come with that call. Waits in vain become rare: two ranks may wait
 // for each other in different buckets. Where the others wait for the rank in a call of another
-// collective, it makes the calls before that one without a wait, as with LagPolicy::kSuspend.
+// collective, it makes the calls before that one without a wait.
 //
 // Ranks that have skipped different numbers of calls count differently (SkippedCalls), and a drain
 // needs one number. Each rank that waits in a drain tells the least number that it can take, raises

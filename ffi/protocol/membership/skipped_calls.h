@@ -1,5 +1,5 @@
-// The calls of the others that a rank has skipped (LagPolicy::kCatchUp), which the endpoints of its
-// lanes share.
+// The calls of the others that a rank has skipped (lifecycle/catch_up.h), which the endpoints of
+// its lanes share.
 //
 // The program of a rank counts its calls of a bucket: their positions. The number of a call in the
 // session is its position plus the calls of the bucket that the rank has skipped. Each bucket skips

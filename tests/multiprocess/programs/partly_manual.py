@@ -147,7 +147,7 @@ def train(make_step, specs, mesh, *, check_vma, set_mesh):
 
 
 # Nothing is late, on a busy machine as well.
-jo.init(deadline_max_s=30.0, on_lag="wait")
+jo.init(deadline_max_s=30.0)
 types = (AxisType.Auto, AxisType.Auto if KIND == "auto" else AxisType.Explicit)
 mesh = jax.make_mesh((jax.process_count(), FAST), ("slow", "fast"), axis_types=types)
 expected = reference()
