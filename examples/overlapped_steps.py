@@ -1,4 +1,4 @@
-r"""Train steps whose calls overlap with computation: delayed, ACCO and DeAR.
+r"""Train steps whose calls overlap with computation: ACCO and DeAR.
 
     python -m jax_optireduce launch -n 4 examples/overlapped_steps.py --step DeAR
     python -m jax_optireduce launch -n 4 examples/overlapped_steps.py --step ACCO \
@@ -9,11 +9,10 @@ over the ranks, as of `lax.pmean`, of the gradients of the loss at the parameter
 the batch B, of which each rank has a part; and U(p, G) is an update of p by the
 optimizer. The steps, in which p[t] are the parameters after t of them:
 
-    plain    p[t+1] = U(p[t], G(p[t], B[t]))
-    delayed  p[t+1] = U(p[t], G(p[t-1], B[t-1]))
-    ACCO     q[t+1] = U(p[t], G(q[t], B1[t])), an estimate of p[t+1]; q[0] = p[0]
-             p[t+1] = U(p[t], (G(q[t], B1[t]) + G(p[t], B2[t])) / 2)
-    DeAR     as plain, with equal bits
+    plain  p[t+1] = U(p[t], G(p[t], B[t]))
+    ACCO   q[t+1] = U(p[t], G(q[t], B1[t])), an estimate of p[t+1]; q[0] = p[0]
+           p[t+1] = U(p[t], (G(q[t], B1[t]) + G(p[t], B2[t])) / 2)
+    DeAR   as plain, with equal bits
 
 B1 and B2 are the halves of B. In mode `exact` the equations hold as they are. In
 `bounded` a gradient that missed the deadline of its call is a part of the mean of a
@@ -41,7 +40,6 @@ from jax.sharding import PartitionSpec as P
 
 import jax_optireduce
 
-# Of this program. Without momentum, which multiplies the effect of a delay.
 OPTIMIZER = optax.sgd(0.1)
 AXIS = "data"
 
@@ -151,25 +149,6 @@ def plain_last(state: State, how: Training) -> State:
     """Applies late data."""
     params, inner, _ = state
     means = with_late(jax.tree.map(jnp.zeros_like, params), how, NAME)
-    return State(*updated(params, inner, means, how), None)
-
-
-def delayed_step(state: State, batch: Batch, how: Training) -> tuple[State, Stats]:
-    """The update has the gradients of the step before: a call has a step of time.
-
-    p[t+1] = U(p[t], G(p[t-1], B[t-1])), in which the first mean is zeros. The handle of
-    the first step is that of `empty_handle`.
-    """
-    params, inner, handle = state
-    following = begun(params, batch, how, NAME)
-    means, stats = jax_optireduce.end(handle, after=following, return_stats=True)
-    return State(*updated(params, inner, means, how), following), [stats]
-
-
-def delayed_last(state: State, how: Training) -> State:
-    """Applies the call of the last step, and late data."""
-    params, inner, handle = state
-    means = with_late(jax_optireduce.end(handle), how, NAME)
     return State(*updated(params, inner, means, how), None)
 
 
@@ -320,14 +299,10 @@ def programs(mesh: Mesh, layers: list[Any], step: str, mode: Mode) -> Any:
         one = mapped(mesh, lambda p, b2, b1: acco_step(p, b2, b1, how)[0], 2)
         last = mapped(mesh, functools.partial(acco_last, how=how), 0)
         return State(layers, inner, None), start, one, last
-    handle = None
-    if step == "delayed":
-        handle = jax_optireduce.empty_handle(layers, AXIS, mode=mode)
     if step == "DeAR":
         inner = [OPTIMIZER.init(params) for params in layers]
     function, end = {
         "plain": (plain_step, plain_last),
-        "delayed": (delayed_step, delayed_last),
         "DeAR": (dear_step, dear_last),
     }[step]
 
@@ -336,7 +311,7 @@ def programs(mesh: Mesh, layers: list[Any], step: str, mode: Mode) -> Any:
         return function(state, (x, labels), how)[0]
 
     last = mapped(mesh, lambda state: end(state, how), 0)
-    return State(layers, inner, handle), None, mapped(mesh, whole, 2), last
+    return State(layers, inner, None), None, mapped(mesh, whole, 2), last
 
 
 def train(
@@ -360,7 +335,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--step", choices=["plain", "delayed", "ACCO", "DeAR"], default="plain")
+    add("--step", choices=["plain", "ACCO", "DeAR"], default="plain")
     add("--mode", default="exact", help="of the calls (default exact)")
     add("--steps", type=int, default=200, help="default 200")
     add("--batch", type=int, default=64, help="of each rank, an even number (64)")

@@ -141,16 +141,18 @@ def begin(
     """Starts an average over a mapped axis, and returns without its result.
 
     The call runs while the program computes, and beyond its end. `end` waits for it, in
-    the same program or in a later one. With the result of the step before, the call
-    overlaps with a whole step (ACCO)::
+    the same program or in a later one. Here the call of the first half of a batch
+    overlaps with the gradients of the second half::
 
-        def step(params, handle, batch):
-            gradients = jax.grad(loss_fn)(params, batch)
-            following = begin(gradients, "data")
-            means = end(handle, after=following)  # of the step before
-            return update(params, means), following
+        def step(params, first, second):
+            begun = begin(jax.grad(loss_fn)(params, first), "data", name="first")
+            rest = jax.grad(loss_fn)(params, second)
+            rest = average_gradients(rest, "data", name="second")
+            half = end(begun, after=rest)
+            return update(params, jax.tree.map(lambda a, b: (a + b) / 2, half, rest))
 
-    The first step gets `empty_handle`, whose result is zeros. A handle is ended once.
+    `examples/overlapped_steps.py` has steps that also carry handles to the next step.
+    A handle is ended once.
     In the order of the calls, `begin` is the call: it matches calls of other ranks, and
     drains, as a call of `average_gradients` with the same name does. Calls of the same
     name wait for each other.
@@ -182,7 +184,7 @@ def begin(
     """
     key = checks.checked_key(name, "begin")
     call = checks.checked_call("begin", axis_name, key, mode, wire_format, mean=mean)
-    return begin_tree(tree, step, call)
+    return _begun(tree, step, call)
 
 
 def empty_handle(
@@ -208,7 +210,27 @@ def empty_handle(
       UsageError: a leaf or the mode is invalid.
       NotInitializedError: see `psum`.
     """
-    return empty(tree, axis_name, mode, mean=mean)
+    options = communicator.current("empty_handle").options
+    axes = checks.axes_of(axis_name)
+    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    types = [_type_of_sum(leaf, axes) for leaf in leaves]
+    plan = _planned(
+        options,
+        treedef=treedef,
+        leaves=tuple(types),
+        axes=axes,
+        mode=checks.resolved_mode(mode, "empty_handle"),
+        mean=mean,
+    )
+    if plan.buckets is not None:
+        token = jnp.zeros(_native.TOKEN_ELEMENTS, jnp.int32)
+        # One array each: JAX does not donate an array twice.
+        return Handle([token + 0 for _ in plan.buckets], plan)
+    zeros = [
+        gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
+        for leaf in plan.leaves
+    ]
+    return Handle(zeros, plan)
 
 
 @overload
@@ -245,20 +267,11 @@ def end(handle: Handle, *, after: Any = None, return_stats: bool = False) -> Any
         raise UsageError(
             f"end needs the handle that begin returned, got {type(handle).__name__}."
         )
-    return end_tree(handle, after).result(return_stats)
+    return _ended(handle, after).result(return_stats)
 
 
-def begin_tree(
-    tree: Tree, step: Any, call: Call, *, rotate: bool | None = None
-) -> Handle[Tree]:
-    """Starts the calls of a tree: the body of `begin`.
-
-    Args:
-      tree: see `begin`.
-      step: see `psum`.
-      call: the description of the call; each bucket gets a suffix to its key.
-      rotate: whether a lossy call is rotated; None takes `Advanced.hadamard`.
-    """
+def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
+    """Starts the calls of a tree; each bucket gets a suffix to the key."""
     options = communicator.current(call.kind).options
     _check_place(call.axes, call.kind)
     step = checks.checked_step(step)
@@ -267,7 +280,6 @@ def begin_tree(
     types = [_type_of_sum(leaf, call.axes) for leaf in leaves]
     plan = _planned(
         options,
-        rotate,
         treedef=treedef,
         leaves=tuple(types),
         axes=call.axes,
@@ -306,41 +318,8 @@ def _checked_leaf(path: Any, leaf: Any, call: Call) -> jax.Array:
     return checks.checked_leaf(leaf, place, call)
 
 
-def empty(
-    tree: Tree,
-    axis_name: AxisName,
-    mode: str | None,
-    *,
-    mean: bool = True,
-    rotate: bool | None = None,
-) -> Handle[Tree]:
-    """Makes the handle of no call: the body of `empty_handle`."""
-    options = communicator.current("empty_handle").options
-    axes = checks.axes_of(axis_name)
-    leaves, treedef = jax.tree_util.tree_flatten(tree)
-    types = [_type_of_sum(leaf, axes) for leaf in leaves]
-    plan = _planned(
-        options,
-        rotate,
-        treedef=treedef,
-        leaves=tuple(types),
-        axes=axes,
-        mode=checks.resolved_mode(mode, "empty_handle"),
-        mean=mean,
-    )
-    if plan.buckets is not None:
-        token = jnp.zeros(_native.TOKEN_ELEMENTS, jnp.int32)
-        # One array each: JAX does not donate an array twice.
-        return Handle([token + 0 for _ in plan.buckets], plan)
-    zeros = [
-        gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
-        for leaf in plan.leaves
-    ]
-    return Handle(zeros, plan)
-
-
-def end_tree(handle: Handle, after: Any = None) -> Reduction:
-    """Waits for the calls of a tree: the body of `end`."""
+def _ended(handle: Handle, after: Any) -> Reduction:
+    """Waits for the calls of a handle."""
     arrays, plan = handle.tree_flatten()
     communicator.current("end")
     axes = checks.checked_axes(plan.axes, "end")
@@ -377,7 +356,7 @@ def end_tree(handle: Handle, after: Any = None) -> Reduction:
     return Reduction(jax.tree_util.tree_unflatten(plan.treedef, results), buckets)
 
 
-def _planned(options: Options, rotate: bool | None, **fields: Any) -> _Plan:
+def _planned(options: Options, **fields: Any) -> _Plan:
     """Returns the plan of a call: a function of its arguments and the options."""
     if options.backend == "xla":
         return _Plan(**fields, rotated=False, buckets=None)
@@ -387,9 +366,7 @@ def _planned(options: Options, rotate: bool | None, **fields: Any) -> _Plan:
         [leaf.dtype for leaf in leaves],
         bucket_bytes=options.bucket_bytes,
     )
-    if rotate is None:
-        rotate = options.advanced.hadamard
-    rotated = rotate and fields["mode"] == "lossy"
+    rotated = options.advanced.hadamard and fields["mode"] == "lossy"
     return _Plan(**fields, rotated=rotated, buckets=buckets)
 
 

@@ -1,6 +1,5 @@
 """`average_gradients` as an Optax transformation."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,9 +10,8 @@ from jax import lax
 
 from jax_optireduce import _stats
 from jax_optireduce._argument_types import Mode, WireFormat
-from jax_optireduce._calls import gradients, handles
+from jax_optireduce._calls import gradients
 from jax_optireduce._calls.collectives import reduce_tree
-from jax_optireduce._calls.handles import Handle
 from jax_optireduce._calls.safeguards import (
     SafeguardState,
     check_arguments,
@@ -53,7 +51,6 @@ class AverageGradientsState(NamedTuple):
       elapsed_s: mean over the calls, in seconds.
       largest_missing_results: maximum over the calls.
       largest_elapsed_s: maximum over the calls, in seconds.
-      handle: of the newest call, with `delay=1`; otherwise None.
     """
 
     calls: jax.Array
@@ -65,7 +62,6 @@ class AverageGradientsState(NamedTuple):
     elapsed_s: jax.Array
     largest_missing_results: jax.Array
     largest_elapsed_s: jax.Array
-    handle: Handle | None = None
 
 
 def optax_average_gradients(
@@ -76,7 +72,6 @@ def optax_average_gradients(
     name: str | None = None,
     specs: Any = None,
     fast_axis: AxisName | None = None,
-    delay: Literal[0, 1] = 0,
     hadamard: bool | Literal["auto"] | None = None,
     skip_above: float | None = None,
     on_repeated_skips: Callable[[int], None] | None = None,
@@ -87,10 +82,6 @@ def optax_average_gradients(
 
         optimizer = optax.chain(optax_average_gradients("data"), optax.sgd(0.1))
         state = optimizer.init(params)  # state[0] is that of this transformation
-
-    With `delay=1` an update gets the gradients of the step before, and the call of this
-    step overlaps with the next one; see `begin` for the places where it works. The
-    first update gets zeros, and the gradients of the last step have no effect.
 
     In mode "lossy", `hadamard="auto"` and `skip_above` make every call wait for every
     rank: the ranks vote, in mode "exact", so a dead rank is an error. Without these
@@ -105,8 +96,6 @@ def optax_average_gradients(
       name: see `psum`; None takes the file and line of this call.
       specs: see `psum`; those of the parameters.
       fast_axis: see `psum`.
-      delay: age of the gradients, in steps: 0 or 1. With 1, gradients have the dtypes
-        of the parameters.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
         consecutive calls have lost less than 1 % (mean over the ranks). None takes
@@ -134,11 +123,12 @@ def optax_average_gradients(
     import optax  # noqa: PLC0415
 
     votes = hadamard == "auto" or skip_above is not None
-    _check_arguments(mode, wire_format, delay, votes, (specs, fast_axis))
+    if mode is not None:
+        checks.check_mode(mode)
+    checks.check_wire_format(wire_format)
     check_arguments(mode, hadamard, skip_above, on_repeated_skips)
     kind = "optax_average_gradients"
     key = checks.checked_key(name, kind)
-    rotates = None if hadamard == "auto" else hadamard
 
     # The count in the state is no step: it decreases when a program returns to an
     # earlier state. The session counts the same number of calls on all ranks.
@@ -148,15 +138,10 @@ def optax_average_gradients(
         del params
         _check_no_multi_steps(optax.MultiSteps)
         call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
-        handle = None
-        if delay:
-            handle = handles.begin_tree(updates, step, call, rotate=rotates)
-            reduced = handles.end_tree(state.handle, after=handle)
-        else:
-            rotate = rotates
-            if hadamard == "auto":
-                rotate = jnp.asarray(state.safeguards.hadamard)
-            reduced = reduce_tree(updates, step, call, specs=specs, rotate=rotate)
+        rotate = hadamard
+        if hadamard == "auto":
+            rotate = jnp.asarray(state.safeguards.hadamard)
+        reduced = reduce_tree(updates, step, call, specs=specs, rotate=rotate)
         means, stats = reduced.tree, reduced.stats()
         safeguards = state.safeguards
         if votes:
@@ -165,37 +150,13 @@ def optax_average_gradients(
         if skip_above is not None:
             means = _zeros_if(safeguards.skipped, means)
             _run_callback(safeguards, on_repeated_skips or log_skips)
-        return means, _next_state(state, stats, safeguards, handle)
+        return means, _next_state(state, stats, safeguards)
 
     def init(params: Any) -> Any:
-        empty = functools.partial(handles.empty, params, axis_name, mode)
-        return _initial_state(empty(rotate=rotates) if delay else None)
+        del params
+        return _initial_state()
 
     return optax.GradientTransformationExtraArgs(init=init, update=update)
-
-
-def _check_arguments(
-    mode: Any, wire_format: Any, delay: Any, votes: bool, hybrid: tuple[Any, Any]
-) -> None:
-    """Raises `UsageError` unless the arguments are valid, and fit the delay."""
-    if mode is not None:
-        checks.check_mode(mode)
-    checks.check_wire_format(wire_format)
-    if delay not in (0, 1):
-        raise UsageError(
-            f"delay must be 0 or 1, got {delay!r}; for older gradients use begin and "
-            "end."
-        )
-    if delay and votes:
-        raise UsageError(
-            "hadamard='auto' and skip_above make each step wait for all ranks, which "
-            "delay=1 avoids; use one of them."
-        )
-    if delay and hybrid != (None, None):
-        raise UsageError(
-            "delay=1 takes no specs= or fast_axis=: it needs all axes of the mesh to "
-            "be manual, and sums over all of its axes by itself; leave them out."
-        )
 
 
 def _check_no_multi_steps(wrapper: Any) -> None:
@@ -220,15 +181,14 @@ def _check_no_multi_steps(wrapper: Any) -> None:
     )
 
 
-def _initial_state(handle: Handle | None) -> AverageGradientsState:
+def _initial_state() -> AverageGradientsState:
     zeros = {
-        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:-1]
+        name: jnp.zeros((), jnp.float32) for name in AverageGradientsState._fields[3:]
     }
     return AverageGradientsState(
         calls=jnp.zeros((), jnp.int32),
         last=_stats.empty(),
         safeguards=initial_safeguards(),
-        handle=handle,
         **zeros,
     )
 
@@ -268,7 +228,6 @@ def _next_state(
     state: AverageGradientsState,
     stats: CollectiveStats,
     safeguards: SafeguardState,
-    handle: Handle | None,
 ) -> AverageGradientsState:
     calls = state.calls + 1
 
@@ -288,5 +247,4 @@ def _next_state(
             state.largest_missing_results, stats.missing_results
         ),
         largest_elapsed_s=jnp.maximum(state.largest_elapsed_s, stats.elapsed_s),
-        handle=handle,
     )

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax import lax
 from jax.sharding import AxisType, Mesh, PartitionSpec
@@ -192,25 +191,6 @@ def test_a_handle_is_a_carried_value_of_scan(*, vma: bool) -> None:
     in_specs = (_P(), _P(None, "dp"), _P(None, "dp"))
     params = _mapped(train, in_specs, _P(), vma=vma)(_parameters(), *batches)
     _check_equal(params, _expected(1))
-
-
-@pytest.mark.parametrize("vma", [False, True])
-@pytest.mark.parametrize("mode", ["bounded", "lossy"])
-def test_optax_with_a_delay_equals_pmean_of_the_step_before(
-    mode: str, *, vma: bool
-) -> None:
-    average = jax_optireduce.optax_average_gradients("dp", mode=mode, delay=1)
-    optimizer = optax.chain(average, optax.sgd(_RATE))
-
-    def step(state: Any, x: Any, y: Any) -> Any:
-        params, inner = state
-        updates, inner = optimizer.update(_gradients(params, x, y), inner, params)
-        return optax.apply_updates(params, updates), inner
-
-    params = _parameters()
-    params, state = _train(step, (params, optimizer.init(params)), vma=vma)
-    _check_equal(params, _expected(1))
-    assert int(state[0].calls) == _STEPS
 
 
 def test_pmap_carries_a_handle_for_each_device() -> None:
@@ -423,18 +403,3 @@ def test_begin_refuses_places_where_it_cannot_work() -> None:
     )
     with pytest.raises(jax_optireduce.UsageError, match=r"\['fsdp'\] are not manual"):
         jax.jit(partly)(jnp.ones((8, 2)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"delay": 2}, "delay must be 0 or 1, got 2"),
-        ({"delay": 1, "mode": "lossy", "skip_above": 0.1}, "make each step wait"),
-        ({"delay": 1, "specs": _P("fsdp")}, "takes no specs= or fast_axis="),
-    ],
-)
-def test_optax_refuses_arguments_that_do_not_fit_a_delay(
-    arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(jax_optireduce.UsageError, match=message):
-        jax_optireduce.optax_average_gradients("dp", **arguments)

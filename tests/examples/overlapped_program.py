@@ -21,7 +21,7 @@ import jax_optireduce
 
 STEPS, ROWS, SEED = 12, 8, 3
 RATE = 0.1
-OVERLAPPED = ("delayed", "ACCO", "DeAR")
+OVERLAPPED = ("ACCO", "DeAR")
 
 
 def halves_of_all_ranks(split, ranks):
@@ -63,13 +63,9 @@ def of_the_equations(step, layers, halves):
             q = less(p, g)
             p = less(less(p, g, 1 / 2), h, 1 / 2)
         return less(p, gradient(q, halves[-1]), 1 / 2)
-    before = None
     for first, second in zip(halves[0:-1:2], halves[1::2], strict=True):
-        g = gradient(p, whole(first, second))
-        if step == "delayed":
-            before, g = g, before
-        p = p if g is None else less(p, g)
-    return p if before is None else less(p, before)
+        p = less(p, gradient(p, whole(first, second)))
+    return p
 
 
 def trained(step, mode, layers, split):

@@ -25,11 +25,11 @@ def test_overlapped_steps_are_those_of_their_equations(tmp_path):
         assert len(lines) == ranks, output
         return lines
 
-    for step in ("plain", "delayed", "ACCO", "DeAR"):
+    for step in ("plain", "ACCO", "DeAR"):
         (distance,) = found(rf"exact {step} (\S+)", ranks=1)
         assert float(distance) < 1e-5, output
     assert found(r"equal bits (\w+)") == ["True"] * RANKS
-    for step in ("delayed", "ACCO", "DeAR"):
+    for step in ("ACCO", "DeAR"):
         lines = found(rf"bounded {step} (\S+) (\d+)")
         assert all(float(distance) < 1e-5 for distance, _ in lines), output
         assert any(int(expired) for _, expired in lines), output

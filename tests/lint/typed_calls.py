@@ -93,6 +93,6 @@ def mistakes_in_calls(params: Params) -> None:
     optax.chain(
         jax_optireduce.optax_average_gradients(
             "dp",
-            delay=2,  # pyright: ignore[reportArgumentType]
+            hadamard="yes",  # pyright: ignore[reportArgumentType]
         ),
     )
