@@ -10,17 +10,10 @@ gradients without the late ranks.
 """
 
 import pkgutil as _pkgutil
-import sys as _sys
 
-# With `python -m` a checkout is first on the path; the compiled part is in the folder
-# of the installation.
+# After `pip install .` the compiled part is in the folder of the installation, and
+# `python -m` in the checkout imports this one.
 __path__ = _pkgutil.extend_path(__path__, __name__)
-
-# Python imports the package of the command line before its `__main__`.
-if _sys.argv[:1] == ["-m"] and __name__ in _sys.orig_argv:
-    from jax_optireduce import _interrupted_import
-
-    _interrupted_import.end_silently()
 
 from jax_optireduce import coding
 from jax_optireduce._calls.collectives import pmean, psum

@@ -17,7 +17,7 @@ import jax
 import jaxlib
 
 import jax_optireduce
-from jax_optireduce import _interrupted_import, _native
+from jax_optireduce import _native
 from jax_optireduce._errors import OptiReduceError, UsageError, did_you_mean
 from jax_optireduce.tools import arguments
 from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
@@ -50,7 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        _interrupted_import.raise_again()
         code = _run(given)
         sys.stdout.flush()
     except OptiReduceError as error:

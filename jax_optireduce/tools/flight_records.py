@@ -289,11 +289,6 @@ def _mismatch(records: Mapping[int, Record]) -> Cause | None:
     return None
 
 
-def _first_start(records: Mapping[int, Record], key: Key) -> float:
-    found = [r.calls[key] for r in records.values() if key in r.calls]
-    return min(call["started_unix_s"] for call in found)
-
-
 def _longest(records: Mapping[int, Record], key: Key) -> float:
     found = [r.calls[key]["elapsed_s"] for r in records.values() if key in r.calls]
     return max(found, default=0.0)

@@ -1,8 +1,0 @@
-"""The rules of rules_cc, from Bazel itself."""
-
-cc_binary = native.cc_binary
-cc_import = native.cc_import
-cc_library = native.cc_library
-cc_test = native.cc_test
-cc_toolchain = native.cc_toolchain
-cc_toolchain_suite = native.cc_toolchain_suite

@@ -1,7 +1,0 @@
-"""The rules of rules_java, from Bazel itself."""
-
-java_binary = native.java_binary
-java_import = native.java_import
-java_library = native.java_library
-java_runtime = native.java_runtime
-java_toolchain = native.java_toolchain
