@@ -10,19 +10,21 @@ averages the gradients, the only difference between the runs:
     bounded  jax_optireduce: ends by the deadline, late data joins a later step
     lossy    jax_optireduce: ends by the deadline, estimates lost data
 
-The deadlines of the last two are learned, unless --deadline-s gives one.
-
-`digits.py` runs all four and compares them.
+The deadlines of the last two are learned, unless --deadline-s gives one. `digits.py`
+runs all four and compares them, by the file that rank 0 writes into the folder of
+--output, <transport>.npz: `curve` [evaluations, 2], training time in seconds and
+held-out accuracy; `seconds`, of each step; `missing`, the shares of the contributions
+and of the results that were not in time; `replica_distance`, the largest relative
+distance of a rank's parameters to their mean; `early`, the parameters of rank 0 after
+the first evaluated steps.
 """
 
 import argparse
-import dataclasses
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import images
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,10 +32,7 @@ import optax
 from flax import nnx
 from jax import lax
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from machine_load import Load
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_optireduce
 
@@ -41,35 +40,14 @@ AXIS = "ranks"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
 
 # Chosen: by hand, the highest rate with a smooth loss on these images.
-LEARNING_RATE = 0.05
-MOMENTUM = 0.9
+OPTIMIZER = optax.sgd(0.05, momentum=0.9)
 
-# Steps between two evaluations on the held-out digits. Chosen: 30 points of a curve.
-EVALUATE_EVERY = 10
+# Images of each rank in a step.
+BATCH = 32
 
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """One training run; the same on every rank.
-
-    Attributes:
-      transport: "gloo", "exact", "bounded" or "lossy".
-      steps: number of steps.
-      batch_per_rank: images of each rank in each step.
-      seed: seed of the parameters, the order of the images and the lost datagrams.
-      drop: share of the dropped datagrams, in [0, 1); "bounded" and "lossy" only.
-      deadline_s: deadline of a call, in seconds; 0: learned; "bounded" and "lossy"
-        only.
-      output: folder for the results; "" writes none.
-    """
-
-    transport: str = "exact"
-    steps: int = 300
-    batch_per_rank: int = 32
-    seed: int = 0
-    drop: float = 0.02
-    deadline_s: float = 0.0
-    output: str = ""
+# Steps between two evaluations, and between two lines of progress. Chosen: 30 points of
+# a curve, and six lines.
+EVALUATE_EVERY, SAY_EVERY = 10, 50
 
 
 class DigitNet(nnx.Module):
@@ -94,24 +72,21 @@ def average(gradients: Any, transport: Any) -> tuple[Any, jax.Array]:
     """Averages gradients over the ranks: the only line that this package changes.
 
     Returns:
-      The mean gradients, and float32 [3]: the missing shares of the contributions and
-      of the results, and the deadline in seconds, 0 without one.
+      The mean gradients, and float32 [2]: the missing shares of the contributions and
+      of the results.
     """
     if transport == "gloo":
-        return lax.pmean(gradients, AXIS), jnp.zeros(3)
+        return lax.pmean(gradients, AXIS), jnp.zeros(2)
     gradients, stats = jax_optireduce.average_gradients(
         gradients, AXIS, mode=transport, return_stats=True
     )
-    missing = (stats.missing_contributions, stats.missing_results)
-    return gradients, jnp.stack([*missing, stats.deadline_s])
+    return gradients, jnp.stack([stats.missing_contributions, stats.missing_results])
 
 
-def make_step(
-    graph: nnx.GraphDef, optimizer: optax.GradientTransformation, transport: str
-) -> Any:
+def make_step(graph: nnx.GraphDef, transport: str) -> Any:
     """Returns the step of one rank: (state, images, labels) -> (state, report).
 
-    The report is float32 [1, 4]: the loss on the images of this rank, and the vector of
+    The report is float32 [1, 3]: the loss on the images of this rank, and the vector of
     `average`.
     """
 
@@ -124,154 +99,72 @@ def make_step(
             return losses.mean()
 
         loss, gradients = jax.value_and_grad(loss_fn)(params)
-        gradients, about_call = average(gradients, transport)
-        updates, momentum = optimizer.update(gradients, momentum, params)
+        gradients, missing = average(gradients, transport)
+        updates, momentum = OPTIMIZER.update(gradients, momentum, params)
         params = optax.apply_updates(params, updates)
         # The loss is not averaged, which saves a collective per step.
-        return (params, momentum), jnp.concatenate([loss[None], about_call])[None]
+        return (params, momentum), jnp.concatenate([loss[None], missing])[None]
 
     return step
 
 
-def load(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns images [n, 8, 8, 1] in [0, 1] and labels [n]: for training, held out."""
-    pixels, digits = map(np.asarray, load_digits(return_X_y=True))
-    images = (pixels / pixels.max()).astype(np.float32).reshape(-1, 8, 8, 1)
-    images, held_out_images, labels, held_out_labels = map(
-        np.asarray,
-        train_test_split(
-            images,
-            digits.astype(np.int32),
-            test_size=0.25,
-            stratify=digits,
-            random_state=seed,
-        ),
-    )
-    return images, labels, held_out_images, held_out_labels
-
-
-def batches(
-    images: np.ndarray, labels: np.ndarray, config: Config, mesh: Mesh
-) -> Iterator[tuple[jax.Array, jax.Array]]:
-    """Yields batches without end, as global arrays; each rank makes its part.
-
-    All ranks draw the same permutation of the images for each epoch.
-    """
-    sharding = NamedSharding(mesh, DIVIDED)
-    per_rank, ranks = config.batch_per_rank, jax.process_count()
-    generator = np.random.default_rng(config.seed)
-    while True:
-        order = generator.permutation(len(images))
-        for start in range(0, len(order) - per_rank * ranks + 1, per_rank * ranks):
-            mine = order[start + per_rank * jax.process_index() :][:per_rank]
-            yield (
-                jax.make_array_from_process_local_data(sharding, images[mine]),
-                jax.make_array_from_process_local_data(sharding, labels[mine]),
-            )
-
-
-def initialise(
-    optimizer: optax.GradientTransformation, config: Config, mesh: Mesh
-) -> tuple[nnx.GraphDef, Any]:
-    """Returns the network without its parameters, and (parameters, momentum).
-
-    Parameters and momentum are global arrays, replicated on every rank.
-    """
-
-    def draw() -> Any:
-        params = nnx.state(DigitNet(nnx.Rngs(config.seed)))
-        return params, optimizer.init(params)
-
-    # A trace needs one compilation, instead of one for each operation.
-    graph = nnx.graphdef(nnx.eval_shape(lambda: DigitNet(nnx.Rngs(config.seed))))
-    return graph, jax.jit(draw, out_shardings=NamedSharding(mesh, EVERYWHERE))()
-
-
-def train(config: Config) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Trains one network.
-
-    Returns:
-      The figures of the run, for JSON, and this rank's parameters, float32 [n], at the
-      first evaluation ("early") and at the end ("final").
-    """
+def train(args: argparse.Namespace) -> dict[str, Any]:
+    """Trains one network, and returns the arrays of the file, see above."""
     ranks = jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-    images, labels, held_out_images, held_out_labels = load(config.seed)
-    optimizer = optax.sgd(LEARNING_RATE, MOMENTUM)
-    graph, state = initialise(optimizer, config, mesh)
+    feed = images.Feed(images.load(None), BATCH, NamedSharding(mesh, DIVIDED))
+
+    def initial() -> Any:
+        params = nnx.state(DigitNet(nnx.Rngs(args.seed)))
+        return params, OPTIMIZER.init(params)
+
+    state = jax.jit(initial, out_shardings=NamedSharding(mesh, EVERYWHERE))()
+    graph = nnx.graphdef(nnx.eval_shape(lambda: DigitNet(nnx.Rngs(args.seed))))
     # With check_vma=False `average` receives the gradients of each rank. With the
     # default, jax.shard_map sums them itself, over Gloo, unless the loss begins with
     # params = jax_optireduce.sync_in_backward(params, AXIS).
     sharded_step = jax.shard_map(
-        make_step(graph, optimizer, config.transport),
+        make_step(graph, args.transport),
         mesh=mesh,
         in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
         out_specs=(EVERYWHERE, DIVIDED),
         check_vma=False,
     )
-    stream = batches(images, labels, config, mesh)
+    stream = feed.training(args.seed)
     batch = next(stream)
     step = jax.jit(sharded_step, donate_argnums=0).lower(state, *batch).compile()
-    predict = jax.jit(lambda params, x: nnx.merge(graph, params)(x).argmax(-1))
+    count = jax.jit(
+        lambda params, x, y: (nnx.merge(graph, params)(x).argmax(-1) == y).sum()
+    )
 
-    def evaluate(state: Any) -> np.ndarray:
-        predicted = predict(of_this_rank(state[0]), held_out_images)
-        right = np.asarray(predicted) == held_out_labels
-        return gather(np.mean(right, keepdims=True)).ravel()
+    def accuracy(state: Any) -> float:
+        return feed.accuracy(lambda x, y: count(state[0], x, y))
 
-    accuracy_by_rank = evaluate(state)
-    curve = [(0.0, float(accuracy_by_rank.mean()))]
-    seconds, reports, snapshots = [], [], []
-    wait_for_all("start")
-    others = Load()
-    for number in range(1, config.steps + 1):
+    curve, seconds, reports = [(0.0, accuracy(state))], [], []
+    early = None
+    for number in range(1, args.steps + 1):
         start = time.perf_counter()
         state, report = jax.block_until_ready(step(state, *batch))
         seconds.append(time.perf_counter() - start)
-        reports.append(of_this_rank(report)[0])
+        reports.append(np.asarray(report.addressable_data(0))[0])
         batch = next(stream)
-        if number % EVALUATE_EVERY == 0 or number == config.steps:
-            accuracy_by_rank = evaluate(state)
-            curve.append((sum(seconds), float(accuracy_by_rank.mean())))
-            snapshots.append(flat_parameters(state))
-            say(number, config.steps, float(reports[-1][0]), *curve[-1])
-            # A late end of the evaluation would delay the next step.
-            wait_for_all(f"step {number}")
-    figures = {
-        "transport": config.transport,
-        "curve": curve,
-        "early_step": min(EVALUATE_EVERY, config.steps),
-        "accuracy_by_rank": accuracy_by_rank.tolist(),
-        "taken_by_others": others.since_start(),
-    }
-    figures |= across_ranks(snapshots[-1], seconds, reports)
-    return figures, {"early": snapshots[0], "final": snapshots[-1]}
-
-
-def across_ranks(
-    own: np.ndarray, seconds: list[float], reports: list[jax.Array]
-) -> dict[str, Any]:
-    """Returns the figures that compare the ranks.
-
-    Args:
-      own: parameters of this rank, float32 [n].
-      seconds: time of each step on this rank.
-      reports: report of each step, see `make_step`.
-    """
-    replicas = gather(own)
-    mean_replica = replicas.astype(np.float64).mean(axis=0)
-    distances = np.linalg.norm(replicas - mean_replica, axis=1)
-    missing = gather(np.mean(reports, axis=0)).mean(axis=0)
+        if number % EVALUATE_EVERY == 0 or number == args.steps:
+            # It waits for all ranks.
+            curve.append((sum(seconds), accuracy(state)))
+            early = flat_parameters(state) if early is None else early
+        said = number % SAY_EVERY == 0 or number == args.steps
+        if said and jax.process_index() == 0:
+            text = f"loss {reports[-1][0]:.3f}  accuracy {curve[-1][1]:.1%}"
+            print(f"step {number}/{args.steps}  {text}", flush=True)
+    replicas = gather(flat_parameters(state)).astype(np.float64)
+    mean = replicas.mean(axis=0)
+    distances = np.linalg.norm(replicas - mean, axis=1)
     return {
-        "seconds": sum(seconds),
-        "step_seconds_p50": float(np.percentile(seconds, 50)),
-        "step_seconds_p99": float(np.percentile(seconds, 99)),
-        "missing_contributions": float(missing[1]),
-        "missing_results": float(missing[2]),
-        # Of rank 0, and of the last step: a learned deadline changes little by then.
-        "deadline_s": float(reports[-1][3]),
-        "replica_distance": float(distances.max() / np.linalg.norm(mean_replica)),
-        "parameters": int(own.size),
+        "curve": np.array(curve),
+        "seconds": np.array(seconds),
+        "missing": gather(np.mean(reports, axis=0)).mean(axis=0)[1:],
+        "replica_distance": distances.max() / np.linalg.norm(mean),
+        "early": early,
     }
 
 
@@ -282,28 +175,8 @@ def gather(row: np.ndarray) -> np.ndarray:
 
 def flat_parameters(state: Any) -> np.ndarray:
     """Returns the parameters of this rank as a vector, float32 [n]."""
-    leaves = jax.tree.leaves(of_this_rank(state[0]))
-    return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
-
-
-def of_this_rank(tree: Any) -> Any:
-    """Returns the local part of global arrays."""
-    return jax.tree.map(lambda x: x.addressable_data(0), tree)
-
-
-def wait_for_all(where: str) -> None:
-    """Waits for all ranks; reported times exclude the wait."""
-    multihost_utils.sync_global_devices(where)
-
-
-def say(step: int, steps: int, loss: float, seconds: float, accuracy: float) -> None:
-    """Prints one line of progress, on rank 0: the accuracy is the mean of all ranks."""
-    if jax.process_index() == 0:
-        print(
-            f"step {step}/{steps}  loss {loss:.4f}  accuracy {accuracy:.6f}  "
-            f"{seconds:.1f} s",
-            flush=True,
-        )
+    leaves = jax.tree.leaves(state[0])
+    return np.concatenate([np.ravel(leaf.addressable_data(0)) for leaf in leaves])
 
 
 def main() -> None:
@@ -311,22 +184,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for field in dataclasses.fields(Config):
-        parser.add_argument(
-            "--" + field.name.replace("_", "-"), type=field.type, default=field.default
-        )
-    config = Config(**vars(parser.parse_args()))
-    loses = config.transport in ("bounded", "lossy")
-    faults = {"loss": config.drop, "seed": config.seed} if loses else {}
+    add = parser.add_argument
+    transports = ("gloo", "exact", "bounded", "lossy")
+    add("--transport", choices=transports, default="exact", help="default exact")
+    add("--steps", type=int, default=300, help="default 300")
+    add("--seed", type=int, default=0, help="default 0")
+    add("--drop", type=float, default=0.02, help="share of datagrams (default 0.02)")
+    add("--deadline-s", type=float, default=0.0, help="of a call; 0: learned")
+    add("--output", type=Path, help="folder; without it nothing is written")
+    args = parser.parse_args()
+    loses = args.transport in ("bounded", "lossy")
+    faults = {"loss": args.drop, "seed": args.seed} if loses else {}
     advanced = jax_optireduce.Advanced(faults=faults)
-    with jax_optireduce.init(deadline_s=config.deadline_s, advanced=advanced):
-        figures, params = train(config)
-    if config.output and jax.process_index() == 0:
-        folder = Path(config.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = params
-        np.savez(folder / f"{config.transport}.npz", **arrays)
-        (folder / f"{config.transport}.json").write_text(json.dumps(figures))
+    with jax_optireduce.init(deadline_s=args.deadline_s, advanced=advanced):
+        arrays = train(args)
+    if args.output and jax.process_index() == 0:
+        np.savez(args.output / f"{args.transport}.npz", **arrays)
 
 
 if __name__ == "__main__":

@@ -227,22 +227,6 @@ def test_ctrl_c_ends_a_verb_without_a_traceback(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_ctrl_c_ends_the_import_of_jax_without_a_traceback(tmp_path):
-    slow = tmp_path / "jax.py"
-    slow.write_text("import time\nprint('imported', flush=True)\ntime.sleep(100)\n")
-    with subprocess.Popen(
-        [sys.executable, "-m", "jax_optireduce", "status"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "imported\n"
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=100) == ("", "")
-    assert process.returncode == 128 + signal.SIGINT
-
-
 def test_neither_colours_nor_wider_lines_come_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm-256color")
