@@ -250,9 +250,10 @@ class Checks:
 
     def pytest(self, *paths: str) -> Check:
         """Returns a check of these tests, or folders of tests."""
-        # With those of `make long`.
+        # -P: the package is that of the copy, not that of the working directory.
+        # An empty -m includes the tests of `make long`.
         arguments = ("-x", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist")
-        command = (sys.executable, "-m", "pytest", *arguments, *paths)
+        command = (sys.executable, "-P", "-m", "pytest", *arguments, *paths)
         name = " ".join(Path(path).name for path in paths)
         return Check(name, command)
 
