@@ -94,8 +94,7 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     mesh = jax.make_mesh((ranks,), (AXIS,), axis_types=(AxisType.Auto,))
     arguments = {"mode": plan["mode"], "name": "lateness"}
     call = mapped(
-        mesh,
-        lambda x: jax_optireduce.psum(x, AXIS, **arguments, return_stats=True),
+        mesh, lambda x: jax_optireduce.psum(x, AXIS, **arguments, return_stats=True)
     )
     drain = mapped(
         mesh, lambda x: jax_optireduce.drain(x, AXIS, mean=False, **arguments)
