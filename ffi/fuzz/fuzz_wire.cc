@@ -35,18 +35,19 @@ void CheckHeader(std::span<const std::byte> datagram) {
 }
 
 void CheckAcknowledgement(std::span<const std::byte> payload) {
-  const std::optional<Acknowledgement> news = ParseAcknowledgement(payload);
-  if (!news) return;
-  Reach(16, news->words);
-  Reach(26, news->refused_words);
-  Reach(27, news->refusals.size());
+  const std::optional<Acknowledgement> acknowledgement = ParseAcknowledgement(payload);
+  if (!acknowledgement) return;
+  Reach(16, acknowledgement->words);
+  Reach(26, acknowledgement->refused_words);
+  Reach(27, acknowledgement->refusals.size());
   std::vector<std::byte> again(std::max(payload.size(), kAcknowledgementBytesMax));
-  const std::size_t bytes = EncodeAcknowledgement(*news, again);
+  const std::size_t bytes = EncodeAcknowledgement(*acknowledgement, again);
   OR_CHECK(std::ranges::equal(std::span(again).first(bytes), payload));
-  for (const std::uint64_t number : {std::uint64_t{0}, news->largest, news->largest + 1,
-                                     news->largest / 2, news->largest - 64 * news->words}) {
-    OR_CHECK(!news->Contains(number) || number <= news->largest);
-    OR_CHECK(!news->Refuses(number) || number <= news->largest);
+  for (const std::uint64_t number :
+       {std::uint64_t{0}, acknowledgement->largest, acknowledgement->largest + 1,
+        acknowledgement->largest / 2, acknowledgement->largest - 64 * acknowledgement->words}) {
+    OR_CHECK(!acknowledgement->Contains(number) || number <= acknowledgement->largest);
+    OR_CHECK(!acknowledgement->Refuses(number) || number <= acknowledgement->largest);
   }
 }
 

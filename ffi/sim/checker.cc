@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/sim/result_check.h"
+#include "ffi/sim/call_values.h"
 #include "ffi/sim/setup.h"
 
 namespace optireduce {

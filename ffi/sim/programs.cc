@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/sim/result_check.h"
+#include "ffi/sim/call_values.h"
 
 namespace optireduce {
 namespace {

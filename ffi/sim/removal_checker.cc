@@ -9,7 +9,7 @@
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/wire/wire.h"
 #include "ffi/sim/call_parts.h"
-#include "ffi/sim/result_check.h"
+#include "ffi/sim/call_values.h"
 
 namespace optireduce {
 namespace {

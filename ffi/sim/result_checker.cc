@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ffi/sim/call_values.h"
 #include "ffi/sim/hash.h"
-#include "ffi/sim/result_check.h"
 
 namespace optireduce {
 

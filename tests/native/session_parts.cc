@@ -27,7 +27,7 @@ namespace nb = nanobind;
 namespace optireduce::testing {
 namespace OR_FILE {
 
-constexpr const char* kDecisions[] = {"open", "fold", "refuse"};
+constexpr const char* kDecisions[] = {"open", "merge", "refuse"};
 constexpr const char* kStates[] = {"alive", "suspected", "silent",
                                    "left",  "removed",   "removed after leaving"};
 

@@ -119,7 +119,7 @@ void CallLifecycle::Fail(Instant now, OpenCall& open, Status why) {
   ++counters_.calls_failed;
   admission_.RecordChange();
   // Peers that wait in the same call, now or later, must not wait for this rank. Where they
-  // continue without it, the news that it leaves is enough.
+  // continue without it, the notice that it leaves is enough.
   const bool missed = !(leaving_ && membership_.Survives(collective.spec));
   if (exchange.waiting() && missed) report();
   events_.push_back(exchange.Finish(now, std::move(why)));

@@ -66,7 +66,7 @@ void RefusedCalls::Refused(Instant now, CallId call) {
   if (Listed(call)) return;
   const auto at = std::ranges::find(timed_, call, &Timed::call);
   if (at != timed_.end()) {
-    // Others that were sent together with it are not news.
+    // Others that were sent together with it tell nothing new.
     if (now < at->until) return;
     at->until = now + std::min(now - at->since, kAskIntervalMax);
     at->waits = at->until > now;

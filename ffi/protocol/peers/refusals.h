@@ -22,7 +22,7 @@ namespace optireduce {
 class Refusals {
  public:
   // Data of this call was refused to `rank`, which waits for this rank in it unless this one is
-  // `suspended`. True if that is news to `rank`.
+  // `suspended`. True if `rank` does not know it.
   bool Add(CallId call, Rank rank, bool suspended);
   // Of each collective that `rank` is refused, the first call that it is.
   std::vector<CallId> Of(Rank rank) const;

@@ -25,8 +25,8 @@ Admission::Answer Admission::Decide(const Collective& collective, bool suspended
 
 void Admission::Refuse(Instant now, const Header& header) {
   ++session_.counters.rejected_early;
-  const bool news = refusals_.Add(header.call, header.source, IsSuspended(header));
-  if (news) session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
+  const bool unknown = refusals_.Add(header.call, header.source, IsSuspended(header));
+  if (unknown) session_.peers.Touch(header.source).flow.received().AcknowledgeAtOnce(now);
 }
 
 bool Admission::Takes(CallId call, bool suspended) const {

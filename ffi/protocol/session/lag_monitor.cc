@@ -108,8 +108,8 @@ std::vector<Verdict> LagMonitor::RecordAttendance(Instant now, Collective& colle
   std::vector<Verdict> verdicts;
   if (!NeedsNoMember(collective.spec)) return verdicts;
   Attendance& attendance = collective.attendance;
-  const bool news = past ? attendance.RecordPast(from, call) : attendance.Record(from, call);
-  if (!news) return verdicts;
+  const bool changes = past ? attendance.RecordPast(from, call) : attendance.Record(from, call);
+  if (!changes) return verdicts;
   calls_.ForEach(collective.id, [&](CallId open, OpenCall& active) {
     Exchange& exchange = active.exchange;
     const bool under_way = exchange.program().running();

@@ -1,4 +1,4 @@
-#include "ffi/sim/result_check.h"
+#include "ffi/sim/call_values.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 // Checks of the values of one finished call.
 
-#ifndef FFI_SIM_RESULT_CHECK_H_
-#define FFI_SIM_RESULT_CHECK_H_
+#ifndef FFI_SIM_CALL_VALUES_H_
+#define FFI_SIM_CALL_VALUES_H_
 
 #include <cstddef>
 #include <span>
@@ -55,4 +55,4 @@ double RoundingErrorMax(const Workload& workload, const SimCollective& collectiv
 
 }  // namespace optireduce
 
-#endif  // FFI_SIM_RESULT_CHECK_H_
+#endif  // FFI_SIM_CALL_VALUES_H_
