@@ -145,7 +145,7 @@ class Endpoint {
   Result<Collective*> FindOrAdd(Instant now, const CollectiveSpec& spec);
   // The error of a call that does not survive a member that is gone; else ok.
   Status WhyUnreachable(const Collective& collective, const Submission& submission) const;
-  // Of a collective that continues without silent ranks.
+  // Submits a call of a collective that continues without silent ranks.
   Status SubmitPending(Instant now, Collective& collective, Submission submission);
   // Starts the calls that wait for an agreement and can begin now.
   void StartPendingCalls(Instant now);

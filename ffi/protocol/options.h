@@ -67,7 +67,7 @@ struct EndpointOptions {
 
   // Bytes that all peers together may have under way to one rank: the size of its socket buffer.
   std::size_t receive_buffer_bytes = 2u << 20;
-  // By rank: true if it runs on this rank's host, without a network between. Empty: none does.
+  // Which ranks run on this rank's host, without a network between. Empty: none does.
   std::vector<bool> same_host;
 
   // Calls of one collective that a rank may be behind another before the other waits for it, or

@@ -42,7 +42,7 @@ struct Counters {
 #undef OPTIREDUCE_DECLARE_COUNTER
 };
 
-// Of the datagrams to and from one peer.
+// The datagrams to and from one peer.
 struct PeerTraffic {
   std::uint64_t bytes_sent = 0;  // UDP payload
   std::uint64_t bytes_received = 0;

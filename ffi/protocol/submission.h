@@ -41,11 +41,11 @@ struct CollectiveSpec {
   std::uint64_t fingerprint = 0;  // hash of shapes, dtype, mode and operation
   ElementType element_type = ElementType::kFloat32;
   WireFormat wire_format = WireFormat::kFloat32;  // the element type's own, unless that is float32
-  std::uint64_t elements = 0;                     // of the bucket: the sum over its leaves
+  std::uint64_t elements = 0;                     // size of the bucket: the sum over its leaves
   LatePolicy reduce_scatter = LatePolicy::kWait;
   LatePolicy all_gather = LatePolicy::kWait;
-  // For kDrop and kDefer, from the start of the stage: T_rs and T_ag. A call ends by their sum.
-  // A stage that the collective lacks has 0.
+  // The deadlines of kDrop and kDefer, from the start of the stage: T_rs and T_ag. A call ends by
+  // their sum. A stage that the collective lacks has 0.
   Duration reduce_scatter_deadline{};
   Duration all_gather_deadline{};
   std::vector<Rank> members;  // ascending; member i owns shard i
@@ -118,7 +118,7 @@ inline bool HasMode(const CollectiveSpec& spec) {
 // The members that an all_gather with kDrop waits for: all but `spare` of each cluster. Members
 // that are absent are the first of the spare ones.
 struct Quorum {
-  std::vector<std::uint16_t> clusters;  // by member, from 0; empty: all members are waited for
+  std::vector<std::uint16_t> clusters;  // each member's, from 0; empty: all members are waited for
   std::uint16_t spare = 0;
 };
 
@@ -177,18 +177,18 @@ struct CallStats {
   double in_flight = 0;
   Duration deadline{};         // latest end of the call; 0 if the call waits
   Duration deadline_needed{};  // least bound that cuts no learned deadline; 0 if none is learned
-  Duration elapsed{};          // from the submission
+  Duration elapsed{};          // time since the submission
   std::uint64_t retransmitted = 0;  // segments retransmitted by this rank
   std::uint64_t late = 0;      // segments of this call that arrived after their stage had closed
   Rank slowest;                // the rank whose data came last, or did not come
   std::uint16_t live = 1;      // members that are not gone
   bool rounded = false;        // the data of this rank was rounded to fewer bytes
   Duration behind{};           // wait for the slowest rank after the data of the others had arrived
-  LastArrivals arrivals{};     // of the slowest ranks, the slowest first
+  LastArrivals arrivals{};     // the slowest ranks, the slowest first
   std::vector<Rank> absent{};  // ranks of which no data arrived in time
   bool passed = false;         // the others were past the call: it waited for no rank
-  Sequence number{};           // of the call in the session; its position and all skipped calls
-  std::uint32_t skipped = 0;   // calls of the others that this rank has skipped before this one
+  Sequence number{};  // the call's number in the session; its position and all skipped calls
+  std::uint32_t skipped = 0;  // calls of the others that this rank has skipped before this one
 };
 
 struct CallDone {

@@ -17,8 +17,8 @@ namespace optireduce {
 struct Transmit {
   Rank to;
   Pieces pieces;
-  std::size_t bytes = 0;           // of all of them together
-  std::size_t datagram_bytes = 0;  // of each but the last
+  std::size_t bytes = 0;           // size of all of them together
+  std::size_t datagram_bytes = 0;  // size of each but the last
 };
 
 }  // namespace optireduce

@@ -39,8 +39,8 @@ struct Owners {
 };
 
 // The owners of an allreduce in which everything is waited for: as many as get a shard of
-// `shard_bytes_min`, at least one, from the member on that `id` chooses. Of every other collective:
-// all members, see docs/decisions/0043.
+// `shard_bytes_min`, at least one, from the member on that `id` chooses. In every other collective
+// all members are owners, see docs/decisions/0043.
 Owners OwnersOf(const CollectiveSpec& spec, CollectiveId id, std::size_t shard_bytes_min);
 
 class BucketLayout {
@@ -59,7 +59,7 @@ class BucketLayout {
   std::uint16_t members() const { return members_; }
   auto Members() const { return Range<MemberIndex>(std::uint16_t{0}, members_); }
   std::uint64_t bytes() const { return bytes_; }
-  // Of the whole bucket.
+  // The number of segments of the whole bucket.
   std::uint32_t segments() const { return first_segment_.back(); }
 
   ByteRange Shard(MemberIndex owner) const {
@@ -114,8 +114,8 @@ class BucketLayout {
   std::uint64_t bytes_;
   std::uint64_t segment_bytes_;
   std::uint64_t largest_segment_bytes_ = 0;
-  std::vector<ByteRange> shards_;             // by owner
-  std::vector<std::uint32_t> first_segment_;  // by owner, and one past the last
+  std::vector<ByteRange> shards_;             // one for each owner
+  std::vector<std::uint32_t> first_segment_;  // one for each owner, and one past the last
 };
 
 }  // namespace optireduce

@@ -72,7 +72,7 @@ std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lane
 void PartOutcomes::Add(const Status& status, const CallStats& stats, std::uint64_t elements) {
   if (status_.ok()) status_ = status;
   const auto weight = static_cast<double>(elements);
-  // Of the results that are there.
+  // The weight of the results that are there.
   const double results = weight * (1 - stats.missing_results);
   results_ += results;
   stats_.missing_contributions += results * stats.missing_contributions;

@@ -21,8 +21,8 @@ struct BucketPart {
 
 // The parts of a call, at most one per lane, together all its elements in order; one of less than
 // `cut_bytes_min` is not cut. With one stage each shard is cut: its owner has the same part of it
-// on each lane. The same on every rank, because only name, size and number of lanes
-// decide. Parts differ in their elements only, see BucketOf. `lanes` is at least 1.
+// on each lane. The cut is equal on every rank, because only name, size and number of lanes decide.
+// Parts differ in their elements only, see BucketOf. `lanes` is at least 1.
 std::vector<BucketPart> CutBucket(const Submission& submission, std::size_t lanes,
                                   std::size_t cut_bytes_min);
 

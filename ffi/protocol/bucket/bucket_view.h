@@ -30,14 +30,14 @@ class BucketView {
  private:
   struct Piece {
     std::byte* data;
-    std::uint64_t offset;  // in the bucket
+    std::uint64_t offset;  // offset in the bucket
     std::uint64_t bytes;
   };
   // Calls `visit(bytes in the leaf)` for each piece of the range, in order.
   template <typename Visit>
   void ForEachPiece(ByteRange range, Visit visit) const;
 
-  std::vector<Piece> pieces_;  // in order of offset, none of them empty
+  std::vector<Piece> pieces_;  // ordered by offset, none of them empty
   std::uint64_t bytes_ = 0;
 };
 

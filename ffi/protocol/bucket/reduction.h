@@ -87,13 +87,13 @@ class Reduction {
   MemberIndex owner_;
   ElementType element_type_;
   const BucketView* own_ = nullptr;
-  Buffer staging_;                      // by source without the owner
-  std::vector<Bitmap> received_;        // by source, of segments within the shard
-  std::vector<bool> excluded_;          // by source
-  std::vector<bool> optional_;          // by source
-  std::vector<std::uint16_t> arrived_;  // by segment: contributed, or optional sources
-  std::vector<std::uint16_t> summed_;   // by segment: contributions in its sum
-  std::vector<MemberIndex> sum_slot_;   // by segment: whose slot holds the sum
+  Buffer staging_;                      // one slot for each source except the owner
+  std::vector<Bitmap> received_;        // one for each source: segments within the shard
+  std::vector<bool> excluded_;          // one for each source
+  std::vector<bool> optional_;          // one for each source
+  std::vector<std::uint16_t> arrived_;  // one for each segment: contributed, or optional sources
+  std::vector<std::uint16_t> summed_;   // one for each segment: contributions in its sum
+  std::vector<MemberIndex> sum_slot_;   // one for each segment: whose slot holds the sum
   Bitmap reduced_;
   // The contribution that made a segment ready, until it is reduced.
   struct Last {

@@ -18,7 +18,7 @@ namespace optireduce {
 
 class SegmentStore {
  public:
-  // For the segments [first, first + segments). `layout` and `pool` must outlive this.
+  // A store of the segments [first, first + segments). `layout` and `pool` must outlive this.
   SegmentStore(const BucketLayout& layout, SegmentIndex first, std::uint32_t segments,
                ElementType element_type, BufferPool& pool);
 

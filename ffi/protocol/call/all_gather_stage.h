@@ -34,7 +34,7 @@ class AllGatherStage {
   bool Fits(MemberIndex from, const Header& header, std::size_t bytes) const;
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
                  std::span<const std::byte> payload);
-  // A sum of the own shard.
+  // A sum of this rank's shard.
   void Add(SegmentIndex segment, std::span<const std::byte> sum, bool holds_deferred);
   // The program has called: early results move to its bucket.
   void Submit(Instant now, const Quorum& quorum);
@@ -91,7 +91,7 @@ class AllGatherStage {
   Bitmap holds_deferred_;                  // segments of the bucket
   Buffer early_;                           // the bucket, of results that came before the local call
   Quorum quorum_;
-  std::vector<bool> is_optional_;  // by member
+  std::vector<bool> is_optional_;  // one for each member
   std::size_t optional_ = 0;       // segments
   bool closed_ = false;
   bool over_ = false;

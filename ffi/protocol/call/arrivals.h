@@ -90,7 +90,7 @@ class Arrivals {
   Instant TimeOf(const Came& came) const { return came_.size() <= 2 ? came.first : came.last; }
 
   MemberIndex self_;
-  std::vector<std::optional<Came>> came_;  // by member
+  std::vector<std::optional<Came>> came_;  // one for each member
 };
 
 }  // namespace optireduce

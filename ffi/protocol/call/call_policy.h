@@ -53,7 +53,7 @@ class CallPolicy {
  public:
   // Makes the parts of the collective that its calls need, unless it has them.
   static void Prepare(Collective& collective, const EndpointOptions& options, BufferPool& pool);
-  // Those of a call that opens now. `collective` must outlive them.
+  // The policy of a call that opens now. `collective` must outlive it.
   static CallPolicy Open(Collective& collective, Sequence sequence, Instant now, bool drain);
   // The program makes the call. `in_order`: every earlier call of the collective is over.
   void Submit(Instant now, bool in_order);
@@ -72,7 +72,7 @@ class CallPolicy {
   bool DefersUnsent(Stage stage, MemberIndex to) const { return Unsent(stage, to) && !drain_; }
   // Errors of rounding, which join later data; null where they are lost.
   SegmentStore* errors() { return retains() ? &deferred_->errors() : nullptr; }
-  // For the headers of contributions to a peer, and of all data for it.
+  // The sender's field in the headers of contributions to a peer, and the flags of all data for it.
   std::uint16_t SenderInfoFor(Instant now, MemberIndex to, SegmentIndex segment) const;
   std::uint8_t FlagsFor(MemberIndex to) const;
   void HandleSenderInfo(MemberIndex from, const Header& header);
@@ -107,7 +107,7 @@ class CallPolicy {
     return policy(Stage::kReduceScatter) == LatePolicy::kWait ||
            policy(Stage::kAllGather) == LatePolicy::kWait;
   }
-  // No sum exists before the own contribution.
+  // No sum exists before this rank's contribution.
   bool SumsNeedAll() const { return policy(Stage::kReduceScatter) == LatePolicy::kWait; }
   Instant ReduceScatterDeadline(bool closing) const;
   Instant CallDeadline() const;
@@ -183,15 +183,16 @@ class CallPolicy {
   Instant opened_at_;
   bool drain_;
   bool service_ended_ = false;
-  Instant submitted_at_{};  // where late data is deferred
+  Instant submitted_at_{};  // set only where late data is deferred
   DeferredData* deferred_;  // null unless a stage defers
   CallTiming* timing_;      // null if both stages wait
-  // From the opening.
+  // All three count from the opening.
   Duration reduce_scatter_deadline_{};
   Duration call_deadline_{};
   Duration reduce_scatter_elapsed_{};
-  std::array<std::vector<Instant>, kStages> began_;  // by stage and member, of an open call
-  std::vector<std::uint16_t> complete_before_;       // by member, for the header
+  // When each stage of each member began, in an open call.
+  std::array<std::vector<Instant>, kStages> began_;
+  std::vector<std::uint16_t> complete_before_;  // one for each member, copied into the header
 };
 
 }  // namespace optireduce

@@ -275,7 +275,7 @@ CallSender::Retransmission CallSender::HandleLoss(MemberIndex to, const Outbox::
   if (relayed ? relayed_.Delivered(to, item.segment) : !Needed(to, item)) {
     return Retransmission::kNotNeeded;
   }
-  // Of a call that was erased, and has opened again for a peer that is behind.
+  // The call was erased, and has opened again for a peer that is behind.
   if (!contribution && !relayed && !sums_.HasSum(item.segment)) return Retransmission::kNotNeeded;
   if (!policy_.Retransmits(StageOf(item.kind), to)) {
     // Nothing is retained for a loss that is not repaired.

@@ -1,5 +1,5 @@
 // The data of one call on its way to the other members: contributions to their shards, and sums of
-// the own shard. It decides the order, and retains contributions until their owners have them.
+// this rank's shard. It decides the order, and retains contributions until their owners have them.
 
 #ifndef FFI_PROTOCOL_CALL_CALL_SENDER_H_
 #define FFI_PROTOCOL_CALL_CALL_SENDER_H_
@@ -55,8 +55,8 @@ class CallSender {
   // Rounded segments are shorter than a datagram, which may hold several.
   struct Run {
     Outbox::Item first;
-    std::uint8_t segments = 1;  // those after the first follow it, and have the same header
-    std::size_t bytes = 0;      // of the payload
+    std::uint8_t segments = 1;  // `first`, and the segments that follow it with the same header
+    std::size_t bytes = 0;      // size of the payload
   };
   // The longest from `first` on, the last item of Next(), with at most `bytes_max` if it has
   // several.
@@ -97,9 +97,9 @@ class CallSender {
   bool Contributed(MemberIndex to) const;
   // `to` has all contributions of this rank, as far as they were offered.
   bool ContributionsDelivered(MemberIndex to) const { return undelivered_[to.index()] == 0; }
-  // Copies the own contribution, unless it is delivered, before its place is written.
+  // Copies this rank's contribution, unless it is delivered, before its place is written.
   void RetainContribution(SegmentIndex segment);
-  // The same for all of them, before the program gets its memory back.
+  // Does so for all segments, before the program gets its memory back.
   void RetainContributions();
 
   // ---- The end.
@@ -118,7 +118,7 @@ class CallSender {
   void DeferRest(Stage stage);
   // The share of this rank's data in the call that peers have not acknowledged.
   double InFlight() const;
-  // Of contributions, and of `sums`.
+  // The undelivered bytes of contributions, and with `sums` those of sums, too.
   std::uint64_t UndeliveredBytes(bool sums) const;
 
  private:
@@ -167,11 +167,11 @@ class CallSender {
   std::uint16_t incast_ = UINT16_MAX;
   bool contributes_ = false;
   std::uint64_t retransmitted_ = 0;
-  std::vector<Outbox> outboxes_;  // by member; the own one stays empty
+  std::vector<Outbox> outboxes_;  // one for each member; that of this rank stays empty
   Bitmap delivered_;              // segments whose owner is done with this rank's contribution
-  std::vector<std::uint32_t> undelivered_;  // by member, of contributions; if CountsDeliveries()
-  std::vector<std::unique_ptr<SegmentStore>> retained_;  // by member: contributions
-  // By stage and member: the deferred sends that join the stage.
+  std::vector<std::uint32_t> undelivered_;  // contributions to each member; if CountsDeliveries()
+  std::vector<std::unique_ptr<SegmentStore>> retained_;  // contributions to each member
+  // The deferred sends that join each stage, for each member.
   std::array<std::vector<std::unique_ptr<SegmentStore>>, kStages> joining_;
   std::vector<std::byte> scratch_;  // one segment across leaves
   bool relays_sums_ = false;        // other members forward those of this rank

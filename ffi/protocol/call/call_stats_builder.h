@@ -27,7 +27,7 @@ class CallStatsBuilder {
     last_from_ = from;
     arrivals_.Record(now, from);
   }
-  // Of so many bytes of the result, with so many contributions.
+  // `bytes` of the result arrived, with so many contributions.
   void RecordResult(MemberIndex from, std::uint64_t bytes, std::uint16_t contributors) {
     if (from != collective_.self) last_from_ = from;
     result_bytes_ += bytes;

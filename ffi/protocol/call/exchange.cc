@@ -95,7 +95,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (status.ok()) {
     all_gather_.ZeroMissing();
     collective_.MoveLateResults(bucket_);
-    // In an allreduce each was retained before a result took its place.
+    // An allreduce has retained each contribution before a result took its place.
     if (policy_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();
     if (!all_gather_.closed()) EndStage(now, Stage::kAllGather, StageExit::kComplete);
   } else {

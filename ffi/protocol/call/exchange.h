@@ -38,7 +38,7 @@ struct ExchangeOptions {
   // The wait of a call, after its deadline, for peers that are too far behind.
   Duration lag_timeout{};
   bool drain = false;
-  // Of the data that this rank sends, unless the call is a drain.
+  // The format of the data that this rank sends, unless the call is a drain.
   WireFormat wire_format = WireFormat::kFloat32;
   // EndpointOptions::relay_segments_min.
   std::uint32_t relay_segments_min = 0;
@@ -94,9 +94,9 @@ class Exchange {
   bool WaitsForLag() const { return program_.running() && all_gather_.ended() && policy_.Lags(); }
   // Ends the call for the local program: the leaves are not touched afterwards.
   CallDone Finish(Instant now, Status status);
-  // The program makes a later call. A call that it has not made is abandoned. Of one that failed,
-  // or has no peer, no more is retained than of one whose deadline is over, however fast such calls
-  // follow each other. With `too_old` a peer that lacks data of the call is more than max_lag calls
+  // The program makes a later call. A call that it has not made is abandoned. A call that failed,
+  // or has no peer, retains no more than one whose deadline is over, however fast such calls follow
+  // each other. With `too_old` a peer that lacks data of the call is more than max_lag calls
   // behind. True if that leaves something to send, or nothing at all.
   bool Supersede(Instant now, bool too_old);
   // The call ends although the program has not made it: its results join the program's next call.
@@ -196,9 +196,9 @@ class Exchange {
   CallSender sender_;
   AllGatherStage all_gather_;
   CallStatsBuilder report_;
-  std::size_t placed_ = 0;      // of the sums, those that are part of the result
-  std::vector<bool> heard_;     // by member
-  std::vector<bool> optional_;  // by member: absent in the last calls, and not waited for
+  std::size_t placed_ = 0;      // sums that are part of the result
+  std::vector<bool> heard_;     // one for each member
+  std::vector<bool> optional_;  // members absent in the last calls, which are not waited for
 };
 
 }  // namespace optireduce

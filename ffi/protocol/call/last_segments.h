@@ -34,7 +34,7 @@ class LastSegments {
   Instant last() const { return last_; }
 
  private:
-  std::vector<bool> awaited_;  // by member
+  std::vector<bool> awaited_;  // one for each member
   std::size_t missing_ = 0;
   Instant last_{};
 };

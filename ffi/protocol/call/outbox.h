@@ -1,5 +1,5 @@
-// The data that one call still has for one peer: contributions to the peer's shard, and sums of the
-// own shard. Indices only; the bytes are read when a datagram is made.
+// The data that one call still has for one peer: contributions to the peer's shard, and sums of
+// this rank's shard. Indices only; the bytes are read when a datagram is made.
 
 #ifndef FFI_PROTOCOL_CALL_OUTBOX_H_
 #define FFI_PROTOCOL_CALL_OUTBOX_H_

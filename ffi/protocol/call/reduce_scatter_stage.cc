@@ -29,7 +29,7 @@ void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
   last_segments_.Record(now);
   std::vector<std::byte> scratch(sums_.empty() ? 0 : collective_.layout.LargestSegmentBytes());
   for (const SegmentIndex segment : sums_) {
-    // The own contribution is late for a sum that exists.
+    // This rank's contribution is late for a sum that exists.
     const ByteRange range = collective_.layout.Segment(segment);
     policy_.Defer(Stage::kReduceScatter, segment, bucket.Read(range, scratch));
     bucket.Write(range.offset, Sum(segment));

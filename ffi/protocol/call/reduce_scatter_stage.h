@@ -27,7 +27,7 @@ class ReduceScatterStage {
   ReduceScatterStage(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
                      BufferPool& pool);
 
-  // The own contribution lies in `bucket`, until Detach().
+  // This rank's contribution lies in `bucket`, until Detach().
   void Submit(Instant now, const BucketView& bucket);
   void Detach() { reduction_.Detach(); }
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
@@ -85,7 +85,7 @@ class ReduceScatterStage {
   std::size_t Missing(MemberIndex from) const {
     return closed() ? missed_[from.index()] : NotReceived(from);
   }
-  // Of contributions that are not in the sums.
+  // The bytes of contributions that are not in the sums.
   std::uint64_t MissedBytes(MemberIndex from) const {
     return collective_.layout.BytesOf(collective_.self, missed_[from.index()]);
   }
@@ -103,19 +103,19 @@ class ReduceScatterStage {
   CallPolicy& policy_;
   SegmentCodec& codec_;
   std::uint32_t first_;     // segment of the shard
-  std::uint32_t segments_;  // of the shard
-  // Those to which other members contribute: none without the stage, where the own values are the
-  // sums.
+  std::uint32_t segments_;  // segments in the shard
+  // The segments to which other members contribute: none without the stage, where this rank's
+  // values are the sums.
   std::uint32_t contributed_;
   Reduction reduction_;
   State state_ = State::kOpen;
   bool expired_ = false;
-  std::uint32_t next_to_close_ = 0;  // within the shard
+  std::uint32_t next_to_close_ = 0;  // counted within the shard
   std::vector<SegmentIndex> sums_;
-  std::vector<std::uint32_t> missed_;  // by member: contributions that are not in the sums
-  std::vector<bool> absent_;           // by member: optional, and nothing of it has come
+  std::vector<std::uint32_t> missed_;  // contributions of each member that are not in the sums
+  std::vector<bool> absent_;           // optional members of which nothing has come
   bool incomplete_ = false;            // some sum lacks a contribution
-  Bitmap holds_deferred_;              // within the shard
+  Bitmap holds_deferred_;              // segments within the shard
   LastSegments last_segments_;
 };
 

@@ -50,17 +50,17 @@ class RelayedSums {
   bool Delivered(MemberIndex to) const { return members_[to.index()].undelivered == 0; }
   // The member is gone.
   void DropPeer(MemberIndex to);
-  // Those that are still to be sent to the member for the first time.
+  // The number of sums that are still to be sent to the member for the first time.
   std::uint32_t Unsent(MemberIndex to) const;
 
  private:
   struct Member {
-    std::size_t next = 0;  // in the order of their arrival
+    std::size_t next = 0;  // index in `order_`
     std::vector<SegmentIndex> lost;
     std::size_t undelivered = 0;
     bool gone = false;
   };
-  // By member: they have the sum.
+  // The members that have the sum.
   using Holders = Bitmap;
 
   const Collective& collective_;
@@ -68,7 +68,7 @@ class RelayedSums {
   std::vector<SegmentIndex> order_;
   std::map<SegmentIndex, Holders> holders_;
   std::vector<Member> members_;
-  std::map<MemberIndex, SegmentStore> sums_;  // by owner
+  std::map<MemberIndex, SegmentStore> sums_;  // one store for each owner
 };
 
 }  // namespace optireduce

@@ -11,7 +11,7 @@ namespace optireduce {
 
 namespace {
 
-// Of the rounded segments of a collective.
+// The wire format of the rounded segments of a collective.
 WireFormat RoundedFormat(const CollectiveSpec& spec) {
   return spec.wire_format == WireFormat::kAuto ? FormatController::kRounded : spec.wire_format;
 }

@@ -30,7 +30,8 @@ class SegmentCodec {
   SegmentCodec(const Collective& collective, Sequence sequence, WireFormat format, bool drain,
                BufferPool& pool);
 
-  // Of the payload of a datagram, `bytes` long, those of its first segment. At most `bytes`.
+  // The size of the first segment in the payload of a datagram, which is `bytes` long. At most
+  // `bytes`.
   static std::size_t FirstBytes(const Collective& collective, const Header& header,
                                 std::size_t bytes);
   // The float32 values of a segment that arrives, in `scratch` where it arrives rounded; nothing if
@@ -71,7 +72,7 @@ class SegmentCodec {
   Sequence sequence_;
   WireFormat format_;
   BufferPool& pool_;
-  Buffer sums_;                   // encoded; those of the own shard, in the order of its segments
+  Buffer sums_;                   // encoded sums of this rank's shard, in the order of its segments
   std::vector<std::byte> exact_;  // one segment each; empty without a wire format
   std::vector<std::byte> rounded_;
 };

@@ -119,9 +119,9 @@ class CallNumbers {
   static constexpr std::uint32_t kCallsWithWaits = 4;
 
   std::optional<Sequence> newest_;
-  Instant newest_at_{};          // when it was first seen
-  int waits_in_vain_ = 0;        // since this rank was in step
-  bool waited_in_vain_ = false;  // since the newest call
+  Instant newest_at_{};          // the time when it was first seen
+  int waits_in_vain_ = 0;        // waits since this rank was in step
+  bool waited_in_vain_ = false;  // the wait since the newest call was in vain
   std::array<Duration, kIntervals> intervals_{};
   std::size_t interval_count_ = 0;
   std::optional<Sequence> drained_;  // the newest drain that this rank has begun

@@ -18,7 +18,7 @@ void SendWindow::Deliver(Sequence call) {
 }
 
 bool SendWindow::Lags(Sequence call) const {
-  // Those that have left the window are delivered.
+  // Calls that have left the window are delivered.
   const auto at = std::ranges::lower_bound(begun_, call, {}, &Entry::sequence);
   const auto older = static_cast<std::size_t>(at - begun_.begin());
   if (older < max_lag_) return false;

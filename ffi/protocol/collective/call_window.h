@@ -83,7 +83,7 @@ class CallHistory {
 
   std::uint32_t max_lag_;
   std::vector<Record> records_;    // the newest max_lag + 1, ascending
-  std::optional<Sequence> floor_;  // of this call and all before, nothing new can come
+  std::optional<Sequence> floor_;  // nothing new can come up to this call
 };
 
 }  // namespace optireduce

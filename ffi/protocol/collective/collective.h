@@ -65,7 +65,7 @@ struct Collective {
 
   std::optional<MemberIndex> MemberOf(Rank rank) const { return optireduce::MemberOf(spec, rank); }
   Rank RankOf(MemberIndex member) const { return spec.members[member.index()]; }
-  // Of a call here: the bucket, or the own shard alone.
+  // The size of a call's result here: the bucket, or this rank's shard alone.
   std::uint64_t result_bytes() const {
     return HasAllGather(spec) ? layout.bytes() : layout.Shard(self).bytes;
   }
@@ -77,7 +77,7 @@ struct Collective {
   }
 
   CollectiveId id;
-  CollectiveId bucket_id{};  // of the bucket that it is, or is a part of; see BucketOf
+  CollectiveId bucket_id{};  // the bucket that it is, or is a part of; see BucketOf
   CollectiveSpec spec;
   MemberIndex self;
   std::vector<MemberIndex> others;  // the members but this rank, ascending
@@ -88,8 +88,8 @@ struct Collective {
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
   Owned<CallTiming> timing;
-  Owned<DeferredData> deferred;  // where late data is deferred
-  FormatController format;       // with WireFormat::kAuto
+  Owned<DeferredData> deferred;  // null unless late data is deferred
+  FormatController format;       // the format of calls with WireFormat::kAuto
   // Means are over the members that take part in a call: those that are absent will skip it.
   bool averages_present = false;
   std::optional<Sequence> merged;  // the highest that was over before the program had called it
@@ -130,13 +130,13 @@ struct Collective {
     Instant at;
     Sequence sequence;
   };
-  // By member: its first announcement, and the newest call that its program has made.
+  // One for each member: its first announcement, and the newest call that its program has made.
   std::vector<std::optional<Sign>> announced_at;
   std::vector<std::optional<Sign>> newest_call;
-  // By member, this rank included.
+  // The calls that each member has given up, this rank included.
   std::map<MemberIndex, GivenUpCalls> given_up;
-  Attendance attendance;  // where late data is dropped
-  CallNumbers numbers;    // of the origin
+  Attendance attendance;  // unused unless late data is dropped
+  CallNumbers numbers;    // unused unless it is the origin
 };
 
 }  // namespace optireduce

@@ -17,7 +17,7 @@ DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, Element
   for (const MemberIndex member : layout.Members()) {
     Peer peer;
     for (const MemberIndex shard : {member, self}) {
-      // Contributions go to the owner of a shard; sums of the own shard go to every member.
+      // Contributions go to the owner of a shard; sums of this rank's shard go to every member.
       peer.sending.push_back(
           {.window = SendWindow(max_lag),
            .deferred_sends = SegmentStore(layout, layout.FirstSegment(shard),

@@ -2,7 +2,7 @@
 // stage had closed, and data that peers do not have yet. It makes the sum over all calls right,
 // however much was late.
 //
-//   late contributions  came to the own shard after it was summed; they join its next sum
+//   late contributions  came to this rank's shard after it was summed; they join its next sum
 //   late results        came after the call had ended; they join the result of the next call
 //   deferred sends      the data of a call for a peer for which no call can begin (SendWindow): it
 //                       joins the data of the next call that begins for that peer
@@ -105,10 +105,10 @@ class DeferredData {
 
  private:
   struct Peer {
-    std::vector<Sending> sending;      // by stage
-    std::vector<CallHistory> history;  // by stage
+    std::vector<Sending> sending;      // one for each stage
+    std::vector<CallHistory> history;  // one for each stage
     bool suspended = false;
-    // Of its results: the newest call that ended without some, and the first complete one after it.
+    // The newest call that ended without some of its results, and the first complete one after it.
     std::optional<Sequence> incomplete_last;
     std::optional<Sequence> complete_since;
   };
@@ -123,8 +123,8 @@ class DeferredData {
   SegmentStore late_contributions_;
   SegmentStore late_results_;
   SegmentStore errors_;
-  std::uint64_t missed_bytes_ = 0;  // of the newest call
-  std::vector<Peer> peers_;         // by member
+  std::uint64_t missed_bytes_ = 0;  // missed bytes of the newest call
+  std::vector<Peer> peers_;         // one for each member
   std::vector<std::byte> scratch_;
   // Chosen: data of a call that is older than that many tells nothing about deadlines.
   static constexpr std::size_t kOpenings = 16;

@@ -22,7 +22,7 @@ class FormatController {
   // A call opens. `wire_time`: the time that its data takes at the measured rates as float32, zero
   // where no rate limits it; `bytes`: of its bucket, as float32. Returns the format of its data.
   WireFormat Choose(Instant now, Duration wire_time, std::uint64_t bytes);
-  // Of the newest call.
+  // The format of the newest call.
   WireFormat format() const { return format_; }
 
  private:

@@ -32,7 +32,7 @@ class GivenUpCalls {
 
  private:
   std::vector<Interval> intervals_;  // ascending by their first call
-  Status why_;                       // of the newest
+  Status why_;                       // the error of the newest interval
 };
 
 }  // namespace optireduce

@@ -37,7 +37,7 @@ class CallTiming {
   // A call opens; the deadlines count from here.
   void Open(Instant now);
   Duration reduce_scatter_deadline() const;
-  // Of both stages together; at least that of the first.
+  // The deadline of both stages together; at least that of the first.
   Duration call_deadline() const;
   // The least sum of the spec's deadlines that would not bound any learned deadline; zero until one
   // is learned.
@@ -55,7 +55,7 @@ class CallTiming {
   // ---- Dropped late data: see EarlyExit.
   // True while lost data is retransmitted to learn the duration of a whole call.
   bool calibrating() const;
-  // The same of another member, of which its latest data tells.
+  // Whether another member measures, as its latest data tells.
   bool measures(MemberIndex member) const { return measures_[member.index()]; }
   void HandleMeasures(MemberIndex member, bool measures) { measures_[member.index()] = measures; }
   void CameLate(Stage stage, std::uint64_t bytes) {
@@ -77,7 +77,7 @@ class CallTiming {
   std::array<std::optional<DeadlineController>, kStages> deferring_;
   std::array<std::optional<EarlyExit>, kStages> dropping_;
   std::array<std::uint16_t, kStages> samples_{};
-  std::vector<bool> measures_;  // by member
+  std::vector<bool> measures_;  // one for each member
 };
 
 }  // namespace optireduce

@@ -186,8 +186,8 @@ void DeadlineController::FindStragglers() {
       source.typical_offset = source.offsets.ExceededIn(kStragglerCalls);
     scratch_[i] = source.typical_offset;
   }
-  // The median of the others, for every source above it. Of an even number the larger middle one:
-  // if most ranks are late, waiting for them is right.
+  // The median of the others, for every source above it; among an even number the larger middle
+  // one: if most ranks are late, waiting for them is right.
   const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>((scratch_.size() - 1) / 2);
   std::nth_element(scratch_.begin(), middle, scratch_.end());
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);

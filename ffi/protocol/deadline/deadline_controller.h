@@ -87,9 +87,9 @@ class DeadlineController {
   };
 
   struct Source {
-    Typical offsets;              // of its beginnings
+    Typical offsets;              // beginnings of its data in the last calls
     Typical transfers;            // the longest after_beginning between two openings
-    Duration longest_transfer{};  // since the last opening
+    Duration longest_transfer{};  // the longest since the last opening
     Duration typical_offset{};
     bool straggler = false;
   };
@@ -110,12 +110,12 @@ class DeadlineController {
 
   DeadlineOptions options_;
   std::vector<Source> sources_;
-  std::vector<Duration> scratch_;  // for FindStragglers: some value of each source
+  std::vector<Duration> scratch_;  // scratch memory of FindStragglers: some value of each source
 
-  LatencyHistogram call_;    // since the last opening
-  LatencyHistogram memory_;  // of all earlier calls, older ones weighted less
+  LatencyHistogram call_;    // data since the last opening
+  LatencyHistogram memory_;  // data of all earlier calls, older ones weighted less
   LatencyHistogram asked_;   // the demand of each single call, weighted by number of calls
-  LatencyHistogram odd_;     // of the calls held back
+  LatencyHistogram odd_;     // data of the calls held back
   std::array<Duration, kRecentCalls> recent_{};  // the last values of asked_
   std::size_t recent_count_ = 0;
   std::size_t calls_ = 0;  // remembered calls that brought data
@@ -125,7 +125,7 @@ class DeadlineController {
   Typical computations_;              // the times from call to call, without the waits for data
   Typical transfers_;                 // the longest of each call
   Duration learned_{};                // the time that the negligible share exceeds
-  Duration chosen_{};                 // at most that
+  Duration chosen_{};                 // the deadline, at most the learned time
 };
 
 }  // namespace optireduce

@@ -27,7 +27,7 @@ enum class StageExit : std::uint8_t {
 struct StageEnd {
   StageExit exit = StageExit::kComplete;
   Duration elapsed{};
-  Duration idle{};  // of it, the time after the last data
+  Duration idle{};  // the part of `elapsed` after the last data
   std::uint64_t received_bytes = 0;
   std::uint64_t expected_bytes = 0;
 };
@@ -73,7 +73,7 @@ class EarlyExit {
   std::vector<std::optional<Duration>> samples_;  // the latest of every member
   std::vector<Duration> sorted_;                  // the known ones, for the median
   std::optional<Duration> average_;
-  std::uint64_t late_bytes_ = 0;  // since the end of the last stage
+  std::uint64_t late_bytes_ = 0;  // late bytes since the end of the last stage
   int percent_;
 };
 

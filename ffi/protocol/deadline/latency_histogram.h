@@ -1,5 +1,5 @@
 // The distribution of the data over latency: weights by time, 16 bins for every doubling, so that a
-// quantile is known to 6 %. Of fixed size, without allocations.
+// quantile is known to 6 %. Its size is fixed, and it allocates nothing.
 
 #ifndef FFI_PROTOCOL_DEADLINE_LATENCY_HISTOGRAM_H_
 #define FFI_PROTOCOL_DEADLINE_LATENCY_HISTOGRAM_H_

@@ -15,7 +15,7 @@ constexpr double kGainMin = 1.05;
 Duration BestDeadline(const Waits& waits, Duration least, Duration most) {
   if (least >= most || waits.data.total() <= 0 || waits.calls.total() <= 0) return most;
   double ended = 0;      // weight of the calls that have ended by the deadline
-  double ended_sum = 0;  // and their times
+  double ended_sum = 0;  // sum of their times
   double in_time = 0;    // weight of the data that has come by then
   Duration best = most;
   double best_progress = 0;

@@ -18,8 +18,8 @@ namespace optireduce {
 struct Waits {
   const LatencyHistogram& data;   // the data, by arrival after the opening of its call
   const LatencyHistogram& calls;  // the calls, by the arrival of nearly all of their data
-  Duration computation{};         // of a step, without the wait for data
-  Duration transfer{};            // of a step's data, without the wait for programs, on average
+  Duration computation{};         // the computation of a step, without the wait for data
+  Duration transfer{};  // the mean transfer of a step's data, without the wait for programs
 };
 
 // The deadline between `least` and `most` with the most progress; `most` unless another one has

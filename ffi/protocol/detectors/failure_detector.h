@@ -67,7 +67,7 @@ class FailureDetector {
   // ---- Paths that lose long datagrams.
 
   struct PathChange {
-    bool changed = false;            // from or to such a path
+    bool changed = false;            // the path has become one, or is none now
     std::optional<std::string> why;  // it is one: the error of calls that need the peer
   };
   PathChange CheckPath(Rank rank);

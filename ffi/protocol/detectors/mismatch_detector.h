@@ -36,10 +36,10 @@ inline constexpr Duration kReportLifetime = 4 * kReportInterval;
 // of another collective than the peer.
 struct LoneCall {
   Rank rank;              // the peer
-  std::string call;       // as errors describe it
+  std::string call;       // the call's name in errors
   std::string elsewhere;  // this rank's call
   Duration waited{};
-  Duration limit{};  // after which the call fails
+  Duration limit{};  // the wait after which the call fails
 };
 
 class MismatchDetector {
@@ -89,7 +89,7 @@ class MismatchDetector {
   bool MayGoOnWithout(const CollectiveSpec& spec, Rank from, bool disagreed) const;
   // The peer of the report is in a call that this rank's program has not made.
   bool IsElsewhere(Instant now, const Exchange& exchange, const Peer::Waiting& report) const;
-  // In the call of the report the peer may wait for this rank in vain.
+  // The peer may wait for this rank in vain in the call of the report.
   void CheckLone(Instant now, Peer& from, Peer::Waiting& report);
   // This rank's call of a collective of which the peer has not made so late a call; `last` is the
   // previous finding.
@@ -119,7 +119,7 @@ class MismatchDetector {
   const LaneMembership& membership_;
   // Calls of peers with which this rank disagreed, so that it has ended one of its own; the newest.
   std::deque<CallId> disagreed_;
-  std::deque<LoneCall> lone_;  // to be polled
+  std::deque<LoneCall> lone_;  // calls that Poll has not returned yet
 };
 
 }  // namespace optireduce

@@ -21,10 +21,10 @@ inline constexpr int kSignsPerTimeout = 4;
 
 // A call under way, and the ranks that it waits for.
 struct WaitingCall {
-  std::uint64_t token = 0;   // of its submission
+  std::uint64_t token = 0;   // token of its submission
   Sequence sequence;         // its number, skipped calls included
   std::vector<Rank> ranks;   // their contributions are missing, or else their results and answers
-  std::vector<Rank> absent;  // of these, the ones that have not shown that they are in this call
+  std::vector<Rank> absent;  // the ranks of these that have not shown that they are in this call
 };
 
 class WaitMonitor {

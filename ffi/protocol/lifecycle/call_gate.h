@@ -70,8 +70,8 @@ class CallGate {
     Submission submission;
     Instant since;
     std::optional<Status> given_up;
-    std::optional<Sequence> number{};       // under which it waits for its turn
-    Instant waits_until = kNever;           // with nothing else in its way
+    std::optional<Sequence> number{};       // the number under which it waits for its turn
+    Instant waits_until = kNever;           // set if only time is in its way
     const Collective* waits_for = nullptr;  // a drain, until all members wait in it
   };
   // The outcome of one pass over the pending calls.
@@ -97,7 +97,7 @@ class CallGate {
   void Fail(Instant now, PendingCall& pending, Status why);
   // Ends the calls that only peers have opened. False while calls of the collective are under way.
   bool EndUncalled(Instant now, const Collective& collective);
-  // Likewise.
+  // Starts the final drain. False while calls of the collective are under way.
   bool BeginFinalDrain(Instant now, Collective& collective);
 
   SessionState& session_;
@@ -105,7 +105,7 @@ class CallGate {
   CallLifecycle& lifecycle_;
   WaitMonitor& waits_;
   CatchUp catch_up_;
-  std::deque<PendingCall> pending_;                // in order
+  std::deque<PendingCall> pending_;                // calls in the order of the program
   std::vector<Collective*> awaiting_final_drain_;  // want a final drain
 };
 

@@ -30,7 +30,7 @@ namespace optireduce {
 
 // Late data of a collective that is in no call yet.
 struct LateData {
-  std::string description;  // of the collective
+  std::string description;  // the collective's description
   std::uint64_t bytes = 0;
 };
 

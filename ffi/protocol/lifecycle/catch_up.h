@@ -43,7 +43,7 @@ class CatchUp {
   struct Turn {
     Sequence number;
     Instant waits_until{};  // unless something happens before; kNever: only what happens ends it
-    bool tells = false;     // of a drain: the others have to know the number
+    bool tells = false;     // the call is a drain whose number the others have to know
     bool passed = false;    // Submission::passed
     bool behind = false;    // it is, and the others have not begun their next call
   };
@@ -51,7 +51,7 @@ class CatchUp {
   // the program has made the call; `waits_as`: the number under which it waits already.
   Turn Find(Instant now, Instant since, std::optional<Sequence> waits_as, const Collective& origin,
             const Submission& submission);
-  // The same for a call that the program has given up.
+  // The turn of a call that the program has given up.
   Turn FindGivenUp(const Collective& origin, const Submission& submission);
   // The call begins: the submission gets its number.
   void Begin(const Turn& turn, Collective& origin, Submission& submission);

@@ -26,7 +26,8 @@ class DeliveryHandler {
   void Handle(Instant now, Rank to, const std::vector<Delivery>& deliveries);
 
  private:
-  // Of a datagram with segments. Appends to `advanced` the collectives whose later calls may go on.
+  // The outcome of a datagram with segments. Appends to `advanced` the collectives whose later
+  // calls may go on.
   void HandleOne(Instant now, Rank to, const Delivery& delivery,
                  std::vector<CollectiveId>& advanced);
   // A segment was lost, or `refused`.

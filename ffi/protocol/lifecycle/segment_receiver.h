@@ -48,7 +48,7 @@ class SegmentReceiver {
                  std::span<const std::byte> encoded);
   bool HandleValues(Instant now, Collective& collective, MemberIndex from, const Header& header,
                     std::span<const std::byte> payload);
-  // Of a call that is open.
+  // Handles a segment of a call that is open.
   bool HandleOpen(Instant now, OpenCall& open, MemberIndex from, const Header& header,
                   std::span<const std::byte> payload);
   // Counts a segment that is not new.

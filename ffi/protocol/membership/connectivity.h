@@ -52,7 +52,7 @@ class Connectivity {
   bool HeardLately(Instant now, Instant since, std::uint16_t lane, Rank rank) const;
   // Both hear each other.
   bool Reaches(Instant now, Rank rank) const;
-  // The members of the slices that are reached as a whole; the own one includes this rank.
+  // The members of the slices that are reached as a whole; this rank's slice includes this rank.
   std::vector<Rank> WholeReached(Instant now, std::span<const Rank> members) const;
   // A member is suspected, or suspects another.
   bool InDoubt(Instant now, std::span<const Rank> members) const;
@@ -68,8 +68,8 @@ class Connectivity {
   // Some member is partly silent, and the evidence blames no rank, or this one.
   bool LacksEvidence(Instant now, std::span<const Rank> members) const;
   // The largest part of the ranks in which all reach each other, found by removing the slice that
-  // the most others do not reach, again and again. Of several, that of rank 0 stays: its process
-  // serves the others, and the job ends with it (JAX's coordination service).
+  // the most others do not reach, again and again. The slice of rank 0 stays if several qualify:
+  // its process serves the others, and the job ends with it (JAX's coordination service).
   std::vector<Rank> Agreeable(Instant now, std::vector<Rank> ranks) const;
 
  private:
@@ -83,8 +83,8 @@ class Connectivity {
   struct Other {
     bool suspected() const { return std::ranges::any_of(paths, &Path::suspected); }
 
-    std::vector<Path> paths;     // by lane
-    std::vector<Rank> suspects;  // as it reports them
+    std::vector<Path> paths;     // one for each lane
+    std::vector<Rank> suspects;  // the suspects that it reports
     Instant reported_at{};
     // Since when its reports name any rank, and this rank, without a gap.
     Instant suspects_since{};
@@ -92,9 +92,9 @@ class Connectivity {
   };
   // A slice, in ascending order of blame.
   struct Unreached {
-    int pairs = 0;            // of its ranks with others: one of the two does not reach the other
-    bool expendable = false;  // without rank 0
-    int blamed = 0;           // of the pairs, those for which its rank is to blame
+    int pairs = 0;            // pairs of its ranks with others where one does not reach the other
+    bool expendable = false;  // rank 0 is not in it
+    int blamed = 0;           // pairs for which its rank is to blame
     Rank rank{};              // its last one
     friend auto operator<=>(const Unreached&, const Unreached&) = default;
   };
@@ -117,7 +117,7 @@ class Connectivity {
   Duration peer_timeout_;
   Duration last_chance_;
   Slices slices_;
-  std::vector<Other> others_;  // by rank; the own one has no suspects, and is none
+  std::vector<Other> others_;  // one for each rank; that of this rank has no suspects, and is none
 };
 
 }  // namespace optireduce

@@ -276,7 +276,7 @@ void Membership::HandleTimeout(Instant now) {
   KeepSince(needs_decision_since_, now, NeedsDecision(now));
   UpdateStuck(now);
   SendAll(view_.members, MembershipKind::kStatus);
-  // Nothing can be decided until one of the others is heard again. Those behind an unusable path
+  // Nothing can be decided until one of the others is heard again. Ranks behind an unusable path
   // are heard all the time, and decide by the reports of this rank.
   const bool reports = connectivity_.HearsUnusable(now, view_.members);
   if (stuck_ && !majority_since_ && !reports) next_tick_ = kNever;
@@ -324,7 +324,7 @@ bool Membership::OwnTurn(Instant now) const {
       retry_interval_ * kPatience * (1 + std::min(ballot.round, kPatienceRoundsMax));
   const Instant since = std::max({*needs_decision_since_, *majority_since_, paxos_.ballot_at()});
   if (now - since < last_chance_ + patience * before) return false;
-  // Of two that do not reach each other on one lane, one may be silent there for all: the others
+  // One of two that do not reach each other on one lane may be silent there for all: the others
   // find that out when they ask it.
   return now - *needs_decision_since_ >= peer_timeout_ + last_chance_ ||
          !connectivity_.LacksEvidence(now, view_.members);

@@ -69,7 +69,7 @@ class Membership {
   const std::vector<View>& earlier() const { return earlier_; }
   // This rank was removed: view() is without it.
   bool removed() const { return !view_.Has(self_); }
-  // The ranks of the own slice that were suspected when it was removed.
+  // The ranks of this rank's slice that were suspected when it was removed.
   const std::vector<Rank>& lost_with() const { return lost_with_; }
   // The others cannot be reached, or do not agree: no decision is in sight.
   bool stuck() const { return stuck_; }
@@ -151,7 +151,7 @@ class Membership {
   std::vector<Rank> lost_with_;
   std::vector<CallId> newest_;  // call of each bucket, ascending
   Connectivity connectivity_;
-  Paxos paxos_;  // on the next view
+  Paxos paxos_;  // the decision on the next view
   MembershipMailbox mailbox_;
   bool stuck_ = false;
   std::uint32_t changes_ = 0;

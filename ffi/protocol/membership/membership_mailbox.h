@@ -72,7 +72,7 @@ class MembershipMailbox {
   };
   struct Path {
     std::array<Due, kKinds> due;
-    std::optional<Instant> decision_at;  // when the newest decision was last queued
+    std::optional<Instant> decision_at;  // the time when the newest decision was last queued
   };
   // A message of which some parts have come.
   struct Assembly {
@@ -81,8 +81,8 @@ class MembershipMailbox {
     std::size_t missing = 0;
   };
   struct Other {
-    std::vector<Path> paths;                  // by lane
-    std::array<Assembly, kKinds> assemblies;  // by kind
+    std::vector<Path> paths;                  // one for each lane
+    std::array<Assembly, kKinds> assemblies;  // one for each kind
   };
 
   Path& path(std::uint16_t lane, Rank rank) { return ranks_[rank.index()].paths[lane]; }

@@ -64,7 +64,7 @@ class Paxos {
   // The newest ballot is this rank's own.
   bool coordinates() const { return under_way() && ballot_.coordinator == self_; }
   bool IsOwn(const Ballot& ballot) const { return coordinates() && ballot == ballot_; }
-  // Begins a ballot, with the own vote. `newest`: the newest calls of this rank.
+  // Begins a ballot, with this rank's vote. `newest`: the newest calls of this rank.
   void Bid(Instant now, const std::vector<CallId>& newest);
   // Votes that come after the proposal are ignored.
   void AddVote(Rank from, Vote vote);
@@ -94,7 +94,7 @@ class Paxos {
   bool frozen_ = false;
   Ballot accepted_ballot_;
   Proposal accepted_;
-  // As the coordinator of `ballot_`.
+  // The votes for `ballot_`, of which this rank is the coordinator.
   std::map<Rank, Vote> votes_;
   bool proposed_ = false;
   std::set<Rank> acceptors_;

@@ -54,7 +54,7 @@ class SharedMembership {
   };
   Access Open() { return Access(*this); }
 
-  // Those of the last time that it was closed.
+  // The facts of the last time that it was closed.
   virtual MembershipFacts facts() const { return Facts(); }
 
  protected:

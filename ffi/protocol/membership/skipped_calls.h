@@ -23,7 +23,8 @@ class SkippedCalls {
     const auto at = buckets_.find(bucket);
     return at == buckets_.end() ? 0 : at->second;
   }
-  // The call at the position begins under the number. Returns the calls that it skips.
+  // The call at the position begins under the number. Returns the number of calls skipped before
+  // it.
   std::uint32_t Begin(CollectiveId bucket, Sequence position, Sequence number) {
     std::uint32_t& skipped = buckets_[bucket];
     const std::uint32_t usual = position.value() + skipped;

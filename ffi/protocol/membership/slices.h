@@ -33,7 +33,7 @@ class Slices {
     }
     return slice;
   }
-  // Those of the ranks, which ascend, whose slice is there as a whole.
+  // The given ranks, which ascend, whose slice is there as a whole.
   std::vector<Rank> WholeAmong(std::span<const Rank> ranks) const {
     std::vector<Rank> whole;
     for (auto at = ranks.begin(); at != ranks.end();) {

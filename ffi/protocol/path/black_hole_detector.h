@@ -40,11 +40,11 @@ class BlackHoleDetector {
  private:
   // Losses by length, while no datagram of such a length arrived.
   struct Losses {
-    std::size_t bytes = 0;  // of the shortest lost datagram; 0: none
+    std::size_t bytes = 0;  // size of the shortest lost datagram; 0: none
     std::uint32_t count = 0;
     Instant first{};
     Instant last{};
-    std::size_t delivered_bytes = 0;  // of the longest one delivered since
+    std::size_t delivered_bytes = 0;  // size of the longest one delivered since
 
     void Add(Instant now, std::size_t length);
     void Deliver(std::size_t length);

@@ -35,8 +35,8 @@ class WindowedMin {
   double value() const { return recent_ < before_ ? recent_ : before_; }
 
  private:
-  double recent_ = std::numeric_limits<double>::infinity();  // of the current half of the window
-  double before_ = std::numeric_limits<double>::infinity();  // of the previous half
+  double recent_ = std::numeric_limits<double>::infinity();  // the current half of the window
+  double before_ = std::numeric_limits<double>::infinity();  // the previous half
   Instant since_{};
 };
 

@@ -34,8 +34,8 @@ namespace optireduce {
 struct SentInfo {
   DatagramKind kind = DatagramKind::kProbe;
   std::uint8_t flags = 0;
-  std::uint8_t segments = 1;  // of a contribution or a result: from `segment` on
-  std::uint16_t bytes = 0;    // of a padded probe: length of the datagram
+  std::uint8_t segments = 1;  // segments of a contribution or a result, from `segment` on
+  std::uint16_t bytes = 0;    // length of a padded probe
   CallId call{};
   SegmentIndex segment{};
 };
@@ -120,7 +120,7 @@ class Flow {
     Instant sent_at{};
     SentInfo info{};
     std::uint32_t bytes = 0;
-    std::uint32_t batch_bytes = 0;  // at least `bytes`
+    std::uint32_t batch_bytes = 0;  // `bytes`, or more
     bool resolved = false;
   };
 
@@ -144,7 +144,7 @@ class Flow {
   // Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one
   // peer); a bound on memory, not on speed.
   static constexpr std::size_t kUnderWayMax = 2048;
-  Ring<InFlight> under_way_;   // in order of number
+  Ring<InFlight> under_way_;   // ordered by number
   std::size_t in_flight_ = 0;  // datagrams
   std::size_t unasked_ = 0;    // datagrams after the last probe
   std::size_t in_flight_bytes_ = 0;
@@ -168,7 +168,7 @@ class Flow {
   Instant send_at_{};                   // time at which pacing permits the next batch
   bool paced_ = false;                  // a batch waits for that
   bool wants_room_ = false;             // data waits for the window
-  std::size_t overdue_bytes_ = 0;       // of the window, while acknowledgements are overdue
+  std::size_t overdue_bytes_ = 0;       // bytes of the window, while acknowledgements are overdue
 
   ReceivedNumbers received_;
 };

@@ -22,7 +22,7 @@ class IncastController {
  private:
   std::uint8_t most_;
   std::uint8_t incast_;
-  // Since the last decision.
+  // Segments since the last decision.
   std::uint64_t expected_ = 0;
   std::uint64_t lost_ = 0;
   int clean_calls_ = 0;

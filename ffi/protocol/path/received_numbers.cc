@@ -10,11 +10,11 @@ namespace {
 // Chosen: one acknowledgement for sixteen datagrams costs 0.7 % of the wire at 1,472 bytes, one for
 // eight twice that.
 constexpr std::size_t kAcknowledgeEveryMax = 16;
-// For windows of few datagrams. Chosen: as many as a window keeps, see CongestionController.
+// Windows of few datagrams. Chosen: as many as a window keeps, see CongestionController.
 constexpr std::size_t kAcknowledgeEveryMin = 8;
 // Chosen: four acknowledgements per window, so that the released datagrams leave evenly.
 constexpr std::size_t kAcknowledgementsOfWindow = 4;
-// For longer datagrams: an acknowledgement for as many bytes as sixteen of 1,472 have, and for two
+// Longer datagrams: an acknowledgement for as many bytes as sixteen of 1,472 have, and for two
 // datagrams at least. Chosen: sixteen of 8,972 bytes are more than many windows, so the sender
 // asked for each acknowledgement by a probe.
 constexpr std::size_t kAcknowledgeBytes = 24 * 1024;

@@ -51,7 +51,7 @@ class ReceivedNumbers {
   // Chosen: twice the datagrams that a peer may have under way, so that none that is on time counts
   // as too old.
   static constexpr std::size_t kBits = 4096;
-  using NumberBits = std::array<std::uint64_t, kBits / 64>;  // of number n at n % kBits
+  using NumberBits = std::array<std::uint64_t, kBits / 64>;  // bit of number n: n % kBits
   static bool Bit(const NumberBits& bits, std::uint64_t number) {
     return (bits[number % kBits / 64] >> (number % 64)) & 1;
   }
@@ -66,7 +66,7 @@ class ReceivedNumbers {
   std::optional<std::uint64_t> largest_;
   std::optional<std::uint64_t> largest_refused_;
   std::uint64_t recorded_ = 0;
-  std::optional<std::uint64_t> largest_wanted_;  // of the numbers that want an acknowledgement
+  std::optional<std::uint64_t> largest_wanted_;  // the largest number that wants an acknowledgement
   Instant largest_wanted_at_{};
   std::uint64_t last_acknowledged_ = 0;  // `largest` of the last acknowledgement
   std::size_t acknowledge_every_;

@@ -24,7 +24,8 @@ class RttEstimator {
   }
   // Nothing before the first sample.
   const std::optional<Duration>& smoothed() const { return smoothed_; }
-  // By when an answer has come, as a rule; a margin of at least `granularity` (RFC 9002 6.2.1).
+  // The time by which an answer has come, as a rule; a margin of at least `granularity` (RFC 9002
+  // 6.2.1).
   Duration Longest(Duration granularity) const {
     return smoothed_.value_or(Duration{}) + std::max(4 * variation_, granularity);
   }

@@ -41,7 +41,7 @@ class AnswerTime {
   static constexpr Duration kMemory = std::chrono::minutes(4);
 
   Duration recent_{};  // the longest gap of this half of the memory
-  Duration before_{};  // and of the half before
+  Duration before_{};  // the longest gap of the half before
   Instant since_{};
 };
 

@@ -35,7 +35,7 @@ enum class PeerState : std::uint8_t {
   kSuspected,            // silent for too long; its data is kept until the members have agreed
   kSilent,               // silent for too long, until it is heard; nothing is kept for it
   kLeft,                 // it has said that it leaves
-  kRemoved,              // the others continue without it
+  kRemoved,              // removed: the others continue without it
   kRemovedAfterLeaving,  // both
 };
 
@@ -57,7 +57,7 @@ struct Peer {
   PeerState state() const { return state_; }
   // The reason for the state, as errors say it; empty while the peer is alive.
   const std::string& why() const { return why_; }
-  // Of the error of a call that waits for it in vain.
+  // The blame in the error of a call that waits for it in vain.
   Blame blame() const {
     return {.cause = black_hole && silent() ? Cause::kPathTooSmall : Cause::kPeerLost,
             .ranks = {rank}};
@@ -128,7 +128,7 @@ struct Peer {
     backlog.clear();
     refused_calls.Clear();
   }
-  std::uint32_t turns = 0;  // of sending segments to it
+  std::uint32_t turns = 0;  // turns of sending segments to it
 
   enum class Farewell : std::uint8_t { kNone, kWanted, kSent, kDelivered };
   Farewell farewell = Farewell::kNone;
@@ -142,7 +142,7 @@ struct Peer {
     // since when that holds (MismatchDetector::CheckLone).
     std::optional<CallId> beyond{};
     Instant beyond_since{};
-    bool told = false;  // to the user
+    bool told = false;  // the user was told
   };
   std::vector<Waiting> waiting;
 

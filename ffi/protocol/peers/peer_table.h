@@ -91,14 +91,14 @@ class PeerTable {
   std::size_t WindowBytesMax(Rank to, std::size_t sharers) const;
 
   const EndpointOptions& options_;
-  WindowedMin min_rtt_;  // of the flows to all peers, which it outlives
-  // By rank: the peers that have a collective with this rank. A receive buffer is divided among the
-  // ranks that send to it. Their number at a peer is estimated by the number here, which is equal
-  // where groups are alike; elsewhere the congestion controllers correct it.
+  WindowedMin min_rtt_;  // the minimum over the flows to all peers, which it outlives
+  // The peers that have a collective with this rank. A receive buffer is divided among the ranks
+  // that send to it. Their number at a peer is estimated by the number here, which is equal where
+  // groups are alike; elsewhere the congestion controllers correct it.
   Bitmap sharers_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank
-  // By rank, valid until the peer is touched: the time before which there is nothing to send to it,
-  // and its timeout. Instant::min(): unknown.
+  std::vector<std::unique_ptr<Peer>> peers_;  // one for each rank
+  // One for each rank, valid until the peer is touched: the time before which there is nothing to
+  // send to it, and its timeout. Instant::min(): unknown.
   MinTree quiet_until_;
   mutable MinTree timeouts_;
 };

@@ -24,7 +24,7 @@ class Refusals {
   // Data of this call was refused to `rank`, which waits for this rank in it unless this one is
   // `suspended`. True if `rank` does not know it.
   bool Add(CallId call, Rank rank, bool suspended);
-  // Of each collective that `rank` is refused, the first call that it is.
+  // The first call of each collective that `rank` is refused.
   std::vector<CallId> Of(Rank rank) const;
   // `rank` is gone: its refusals are dropped.
   void Forget(Rank rank);
@@ -52,7 +52,7 @@ class Refusals {
   static constexpr std::size_t kCollectivesMax = 1024;
   struct Refused {
     Sequence first;
-    std::map<Rank, bool> ranks;  // and whether this rank is suspended there
+    std::map<Rank, bool> ranks;  // the ranks, and whether this rank is suspended there
   };
   std::map<CollectiveId, Refused> refused_;
 };
@@ -87,8 +87,8 @@ class RefusedCalls {
   static constexpr Duration kAskIntervalMax = std::chrono::milliseconds(500);
   // Chosen: as the first probe of a flow.
   static constexpr Duration kAskIntervalMin = std::chrono::milliseconds(10);
-  // Of the time since the list has changed. Chosen: by so much a lost acknowledgement makes a
-  // refusal longer, at most.
+  // A share of the time since the list has changed. Chosen: by so much a lost acknowledgement makes
+  // a refusal longer, at most.
   static constexpr int kAskPart = 4;
   // Chosen: a sender has a few calls under way; of more the oldest is sent again at once.
   static constexpr std::size_t kTimedMax = 64;
@@ -96,13 +96,13 @@ class RefusedCalls {
     CallId call;
     Instant since;
     Instant until;
-    bool waits = false;  // for `until`
+    bool waits = false;  // it waits for `until`
   };
 
   bool Listed(CallId call) const;
 
   std::vector<CallId> listed_;  // ascending, one of each collective
-  std::uint64_t number_ = 0;    // of the acknowledgement that listed them
+  std::uint64_t number_ = 0;    // number of the acknowledgement that listed them
   Instant changed_at_{};        // the list
   Instant ask_at_ = kNever;
   std::vector<Timed> timed_;

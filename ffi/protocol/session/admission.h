@@ -44,7 +44,7 @@ class Admission {
   enum class Decision : std::uint8_t { kOpen, kMerge, kRefuse };
   struct Answer {
     Decision decision;
-    CallId oldest{};  // with kMerge: the call to merge first
+    CallId oldest{};  // the call to merge first, if the decision is kMerge
   };
   // May one more call be opened for a peer's data? `suspended`: the peer does not wait for this
   // rank.
@@ -66,7 +66,7 @@ class Admission {
   Refusals refusals_;
   bool leaving_ = false;
   bool changed_ = false;
-  std::size_t used_bytes_ = 0;  // by the pool, at the last Lift()
+  std::size_t used_bytes_ = 0;  // bytes that the pool had in use at the last Lift()
 };
 
 // The sender of the datagram does not wait for this rank.

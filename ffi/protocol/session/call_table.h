@@ -25,8 +25,8 @@ struct OpenCall {
       : exchange(collective, sequence, now, pool, options), queued(collective.layout.members()) {}
 
   Exchange exchange;
-  std::vector<bool> queued;  // by member: the call stands in a queue of that peer
-  Buffer final_drain{};      // of a final drain: its bucket
+  std::vector<bool> queued;  // the members in whose queues the call stands
+  Buffer final_drain{};      // the bucket of a final drain
 };
 
 class CallLifecycle;
@@ -56,7 +56,7 @@ class CallTable {
   // Opens a call that is not open.
   OpenCall& Open(Instant now, Collective& collective, Sequence sequence, bool drain);
 
-  // In ascending order: `for (auto& [call, open] : table)`.
+  // The calls in ascending order: `for (auto& [call, open] : table)`.
   auto begin() { return calls_.begin(); }
   auto end() { return calls_.end(); }
   auto begin() const { return calls_.begin(); }
@@ -77,7 +77,8 @@ class CallTable {
   void Erase(CallId call) { calls_.erase(call); }
 
   WireFormat ChooseFormat(Instant now, Collective& collective) const;
-  // In which this rank's data in a call leaves as float32, at the rates that were measured last.
+  // The time in which this rank's data in a call leaves as float32, at the rates that were measured
+  // last.
   Duration WireTime(const Collective& collective) const;
   template <typename Calls, typename Visit>
   static void ForEachOf(Calls& calls, CollectiveId collective, Visit visit) {
@@ -91,7 +92,7 @@ class CallTable {
   const PeerTable& peers_;
   BufferPool& pool_;
   std::map<CallId, OpenCall> calls_;
-  // By the number of members, and the position of this rank among them.
+  // The order for each number of members, and position of this rank among them.
   std::map<std::pair<std::uint16_t, MemberIndex>, std::vector<MemberIndex>> send_orders_;
 };
 

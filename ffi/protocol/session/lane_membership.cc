@@ -162,7 +162,7 @@ bool LaneMembership::AdoptNext() {
     }
   }
   if (!next) return false;
-  // Of views with the same members the last is kept.
+  // The last of several views with the same members is kept.
   if (next->members == view().members) views_.pop_back();
   views_.push_back(std::move(*next));
   return true;

@@ -75,15 +75,15 @@ class LaneMembership {
   std::optional<Membership::Outgoing> Poll(Instant now, std::span<std::byte> out);
 
  private:
-  // Of this rank, which was removed: the ranks that the others had not heard.
+  // The error of this rank, which was removed: the ranks that the others had not heard.
   std::string WhyLost() const;
   bool HearMember(Instant now, const Header& header, std::span<const std::byte> payload);
 
   SessionState& session_;
   std::shared_ptr<SharedMembership> shared_;  // null where the session is too small for one
-  const std::uint16_t lane_;                  // among the lanes that share it
+  const std::uint16_t lane_;                  // this lane among those that share it
   std::vector<View> views_;
-  std::uint32_t changes_ = 0;  // of the membership, that are followed
+  std::uint32_t changes_ = 0;  // changes of the membership that are followed
   bool followed_ = false;      // once: earlier silences are known to the membership
   bool due_ = false;           // there may be messages to send
 };

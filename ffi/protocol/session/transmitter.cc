@@ -91,7 +91,7 @@ std::optional<Transmit> Transmitter::Poll(Instant now, bool stuck, std::span<std
   if (leaving_) QueueFarewells();
   const std::size_t first = next_peer_.index();
   const std::size_t ranks = peers_.size();
-  // From the first one on, then those before it.
+  // The peers from the first one on come before the others.
   for (const auto& [from, end] : {std::pair(first, ranks), std::pair(std::size_t{0}, first)}) {
     const auto next = [&, end = end](std::size_t at) {
       return std::min(peers_.NextToSend(now, at), end);
@@ -132,7 +132,7 @@ std::optional<Transmit> Transmitter::PollPeer(Instant now, bool stuck, Rank to,
   if (other.flow.received().AcknowledgementDue(now)) return SendAcknowledgement(now, to, buffer);
   if (other.gone() || other.muted(stuck)) return std::nullopt;
   std::optional<Transmit> transmit;
-  // Those that wait for room make a probe due.
+  // Segments that wait for room make a probe due.
   if ((other.control.empty() && !other.flow.probe_due()) || !other.flow.CanTrack()) {
     transmit = SendSegments(now, to, buffer, batch_max);
   }

@@ -110,7 +110,7 @@ class Transmitter {
   LagMonitor& lag_;
 
   Rank next_peer_;                                  // the first that Poll looks at
-  std::vector<std::span<const std::byte>> pieces_;  // of the last Transmit
+  std::vector<std::span<const std::byte>> pieces_;  // the pieces of the last Transmit
   std::optional<std::string> leaving_;              // the reason, for peers
   // Segments that one rank has left for another, on average: out of this one, and into it. Counted
   // once for as many batches as there are ranks, since it takes a look at all peers.
@@ -122,7 +122,7 @@ class Transmitter {
   struct {
     std::uint64_t expected = 0;
     std::uint64_t recorded = 0;
-  } incast_seen_;  // at the end of the last call
+  } incast_seen_;  // the counts at the end of the last call
 };
 
 }  // namespace optireduce

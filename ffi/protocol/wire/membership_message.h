@@ -30,9 +30,9 @@ inline constexpr std::uint16_t kMembershipPartsMax = 1525;
 
 enum class MembershipKind : std::uint8_t {
   kStatus = 1,    // the suspects of the sender, and the newest ballot that it knows
-  kPrepare = 2,   // from a coordinator: vote, and begin no call
+  kPrepare = 2,   // a coordinator asks to vote, and to begin no call
   kVote = 3,      // the newest calls of the sender, or the proposal that it has accepted
-  kProposal = 4,  // from a coordinator: the next view
+  kProposal = 4,  // a coordinator proposes the next view
   kAccepted = 5,  // the sender holds the proposal of this ballot
   kDecision = 6,  // a majority of the members has accepted this view
 };
@@ -49,13 +49,13 @@ struct MembershipMessage {
   bool asks = false;  // a status that requests one in return
   std::uint32_t view = 0;
   Ballot ballot{};
-  Ballot accepted{};  // in a vote
+  Ballot accepted{};  // set only in a vote
   std::uint16_t part = 0;
   std::uint16_t parts = 1;
   // Suspects in a status and in a vote that has accepted no proposal, otherwise members.
   std::vector<Rank> ranks{};
-  // In a vote the newest call of each collective; in a view the first call without the removed
-  // ranks.
+  // The newest call of each collective in a vote, the first call without the removed ranks in a
+  // view.
   std::vector<CallId> calls{};
 
   friend bool operator==(const MembershipMessage&, const MembershipMessage&) = default;

@@ -15,7 +15,7 @@ struct SenderInfo {
   // Calls directly before this one of which the sender has every result of the receiver; at most
   // kCallsMax, more are cut.
   std::uint32_t calls_with_results = 0;
-  // From the sender's call to the sending of this, rounded down by 3 % or 1 us.
+  // The time from the sender's call to the sending of this, rounded down by 3 % or 1 us.
   Duration since_call{};
 
   // Chosen: 6 bits; later contributions name earlier calls too.

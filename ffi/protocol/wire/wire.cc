@@ -45,7 +45,7 @@ std::optional<LatePolicy> PolicyOf(std::uint8_t value) {
   return static_cast<LatePolicy>(value);
 }
 
-// Of the two meanings of the last field.
+// Selects one of the two meanings of the last field.
 bool HasSenderInfo(DatagramKind kind) {
   return kind == DatagramKind::kContribution || kind == DatagramKind::kGaveUp ||
          kind == DatagramKind::kMembership;

@@ -121,7 +121,7 @@ struct Header {
   CallId call;
   SegmentIndex segment;
   std::uint64_t number = 0;
-  std::uint16_t contributors = 0;  // of a result: ranks in the sum
+  std::uint16_t contributors = 0;  // ranks in the sum of a result
   // Of a contribution: see CallPolicy::SenderInfoFor; of kGaveUp and kMembership: a rank.
   std::uint16_t sender_info = 0;
 
@@ -149,13 +149,13 @@ ParsedHeader ParseHeader(std::span<const std::byte> datagram);
 inline constexpr std::size_t kAcknowledgedWordsMax = 60;
 struct Acknowledgement {
   std::uint64_t largest = 0;
-  Duration delay{};         // from the arrival of `largest` to the sending of this
+  Duration delay{};         // time between the arrival of `largest` and the sending of this
   std::uint8_t incast = 0;  // peers that may send to this rank at the same time; 0: unspecified
   std::size_t words = 0;
   std::size_t refused_words = 0;
   std::array<std::uint64_t, kAcknowledgedWordsMax> bits{};
   std::array<std::uint64_t, kAcknowledgedWordsMax> refused{};
-  // Of each collective listed, calls from this one on are refused for now.
+  // The first call of each listed collective that is refused for now, as all later ones are.
   std::vector<CallId> refusals;
 
   bool Contains(std::uint64_t number) const;
