@@ -29,7 +29,7 @@ using Round = std::vector<Transfer>;
 
 struct Schedule {
   std::uint16_t world_size = 0;
-  std::uint16_t incast = 0;  // at most this many senders to one receiver in a round
+  std::uint16_t incast = 0;  // most senders to one receiver in a round
   std::vector<Round> rounds;
 };
 

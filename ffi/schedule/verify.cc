@@ -40,8 +40,8 @@ class Run {
 
   std::size_t n_;
   std::size_t incast_;
-  std::vector<Bitmap> contributions_;  // by shard: contributions added by its owner
-  std::vector<Bitmap> has_;            // by rank: reduced shards present
+  std::vector<Bitmap> contributions_;  // one for each shard: contributions added by its owner
+  std::vector<Bitmap> has_;            // one for each rank: reduced shards present
 };
 
 std::string Run::WhatIsWrong(const Transfer& transfer) {
@@ -63,7 +63,7 @@ std::string Run::WhatIsWrong(const Transfer& transfer) {
 }
 
 Status Run::RunRound(std::size_t number, const Round& round) {
-  std::vector<Bitmap> senders(n_, Bitmap(n_));  // by receiver
+  std::vector<Bitmap> senders(n_, Bitmap(n_));  // one for each receiver
   for (const Transfer& transfer : round) {
     std::string wrong = WhatIsWrong(transfer);
     if (wrong.empty()) {

@@ -150,7 +150,8 @@ std::size_t Bounds::Memory(Rank rank) const {
     const std::size_t members = collective.spec.members.size();
     const std::size_t element_bytes = SizeOf(collective.spec.element_type);
     const std::size_t shard = ShardBytes(collective);
-    // Contributions of the others to the own shard, and results that came before the local call.
+    // Contributions of the others to this rank's shard, and results that came before the local
+    // call.
     const std::size_t call = shard * members + collective.bytes() + element_bytes;
     // One that is under way, those that peers still acknowledge, and those they are ahead. Lossy
     // calls do not wait for each other's acknowledgements, so that more of them stay open.

@@ -29,16 +29,16 @@ class Bounds {
   Duration Silence() const;
   // The end of all faults that end.
   Instant FaultsEnd() const;
-  // By when a path that loses long datagrams is given up, if there is one.
+  // The time by which a path that loses long datagrams is given up, if there is one.
   Instant PathGivenUpBy() const;
   bool MayGiveUpPath(Instant now) const;
   // How many calls ahead of a rank's program its endpoint certainly takes data.
   std::size_t CallsAhead() const;
-  // Of all lanes of the rank.
+  // The memory bound of all lanes of the rank.
   std::size_t Memory(Rank rank) const;
 
  private:
-  // Of the shards of an owner, with several lanes that of each part.
+  // The size of an owner's shard, with several lanes of all its parts.
   std::size_t ShardBytes(const SimCollective& collective) const;
   const Scenario& scenario_;
   const Workload& workload_;

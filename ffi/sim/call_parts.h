@@ -35,8 +35,8 @@ class CallParts {
     PartOutcomes outcomes;
   };
   std::uint64_t lanes_;
-  std::map<std::uint64_t, UnderWay> calls_;          // by token
-  std::map<std::uint64_t, std::uint64_t> elements_;  // of a part, by token
+  std::map<std::uint64_t, UnderWay> calls_;          // the call of each token
+  std::map<std::uint64_t, std::uint64_t> elements_;  // elements of a part, one for each token
 };
 
 }  // namespace optireduce

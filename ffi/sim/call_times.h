@@ -13,7 +13,7 @@
 namespace optireduce {
 
 struct CallReport {
-  Duration elapsed{};  // at the rank for which they took longest
+  Duration elapsed{};  // the longest of all ranks
   double late = 0;     // share of the data that had not arrived when they ended
 };
 
@@ -31,7 +31,7 @@ class CallTimes {
     sums_[number].late += 1 - (1 - stats.missing_contributions) * (1 - stats.missing_results);
   }
 
-  // By number.
+  // The reports, ordered by number.
   std::vector<CallReport> Reports() const {
     std::vector<CallReport> reports = sums_;
     for (std::size_t i = 0; i < reports.size(); ++i) {

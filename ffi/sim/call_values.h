@@ -31,8 +31,8 @@ std::string CheckLossyResult(const Workload& workload, const SimCollective& coll
                              SimCall call, ElementRange elements, std::span<const std::byte> result,
                              const CallStats& stats);
 
-// The same for a lossy call in a wire format: elements are within the range of the contributions,
-// the number of zeros covers the missing results, and a whole sum is near the reference.
+// Checks a lossy call in a wire format: elements are within the range of the contributions, the
+// number of zeros covers the missing results, and a whole sum is near the reference.
 std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,
                                     SimCall call, ElementRange elements,
                                     std::span<const std::byte> result,

@@ -55,10 +55,10 @@ class CrossTraffic {
   Instant progress_at_{};
   std::uint64_t carried_bytes_ = 0;
 
-  // In segments.
+  // The unit is one segment.
   double window_;
   double threshold_;
-  double window_max_ = 0;   // at the last loss
+  double window_max_ = 0;   // the window at the last loss
   double reno_window_ = 0;  // the window of Reno
   Instant shrunk_at_{};
   std::uint64_t recovery_ = 0;  // losses of earlier numbers belong to the last reduction

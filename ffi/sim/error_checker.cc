@@ -49,7 +49,7 @@ void ErrorChecker::Check(Instant now, const SimCallRecord& record, const Status&
   };
   if (EndedItself(now, record, status)) return;
   if (record.collective.lossy()) return fail("a lossy ");
-  // Beside a lone call, calls fail only as its rank leaves.
+  // Calls other than a lone call fail only as its rank leaves.
   const bool others = s.sim_mismatch() == SimMismatch::kLoneCall &&
                       record.call.collective + 1 < log_.workload.collectives().size();
   if (s.mismatch != 0 && !others) return CheckMismatch(now, record, status);
@@ -69,7 +69,7 @@ bool ErrorChecker::Gone(Rank from, Rank rank) const {
     // A rank that leaves after its last call takes nothing with it that another one needs.
     const bool left = seen.left_at && log_.scenario.has_failure();
     if (seen.stopped_at || left || seen.cancelled_at) return true;
-    // Those between whom nothing passes for long may give each other up.
+    // Ranks between which nothing passes for long may give each other up.
     return log_.scenario.Parted(from, of);
   });
 }

@@ -29,7 +29,7 @@ class LeafChecker {
   void ReleaseLeaves(Instant now);
 
   RunLog& log_;
-  std::size_t leaf_bytes_ = 0;  // that records hold
+  std::size_t leaf_bytes_ = 0;  // size of the leaves that records hold
   std::size_t released_ = 0;    // the leaves of records before this one are dropped
 };
 

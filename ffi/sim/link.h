@@ -15,7 +15,7 @@ namespace optireduce {
 struct LinkOptions {
   std::uint64_t rate_mbps = 1000;  // 10^6 bits per second; at most 8'000'000
   Duration propagation{};
-  // Of waiting datagrams, including the one in transmission.
+  // Size of the waiting datagrams, including the one in transmission.
   std::size_t queue_bytes_max = std::size_t{1} << 20;
 };
 

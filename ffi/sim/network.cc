@@ -32,7 +32,7 @@ constexpr std::uint64_t kLatencySalt = 0x6C6174;
 // Separates the draws of holds from those of other faults. Chosen: any constant.
 constexpr std::uint64_t kHoldSalt = 0x686F6C64;
 
-// In (0, 1).
+// Uniform in (0, 1).
 double Uniform(std::uint64_t hash) { return (static_cast<double>(hash >> 12) + 0.5) * 0x1p-52; }
 
 Duration RandomBelow(Prng& prng, Duration max) {

@@ -69,7 +69,7 @@ struct FaultOptions {
   Duration burst{};
   std::uint32_t duplicate_ppm = 0;
   std::uint32_t reorder_ppm = 0;
-  Duration reorder{};  // also the longest delay of a copy
+  Duration reorder{};  // the longest delay of reordering, and of a copy
   std::uint32_t stall_ppm = 0;
   Duration stall{};
   // Nothing reaches a rank for a time, as on a virtual machine that does not run: its links carry
@@ -96,8 +96,8 @@ struct LatencyOptions {
 
 struct NetworkOptions {
   std::uint64_t seed = 0;
-  std::vector<LinkOptions> up;    // by rank
-  std::vector<LinkOptions> down;  // by rank
+  std::vector<LinkOptions> up;    // one for each rank
+  std::vector<LinkOptions> down;  // one for each rank
   FaultOptions faults;
   LatencyOptions latency;
   std::optional<CrossTrafficOptions> cross_traffic;
@@ -203,27 +203,27 @@ class Network {
   Prng prng_;
   Prng hold_prng_;
   LatencyOptions latency_;
-  double sigma_;  // of the logarithm of the latency
+  double sigma_;  // deviation of the logarithm of the latency
   std::uint64_t latency_seed_;
-  std::vector<Instant> last_at_end_;  // by pair of ranks; used with a latency only
+  std::vector<Instant> last_at_end_;  // one for each pair of ranks; used with a latency only
   std::vector<Link> up_;
   std::vector<Link> down_;
   std::optional<CrossTraffic> cross_traffic_;
   Rank cross_traffic_rank_;
   std::uint64_t bytes_beside_cross_traffic_ = 0;
   std::optional<TcpBursts> tcp_bursts_;
-  std::vector<Instant> burst_until_;  // by sender
-  std::vector<Instant> held_until_;   // by receiver
-  std::vector<bool> cut_;             // by rank
-  std::vector<std::size_t> mtu_up_;   // by rank: the longest datagram that passes
+  std::vector<Instant> burst_until_;  // one for each sender
+  std::vector<Instant> held_until_;   // one for each receiver
+  std::vector<bool> cut_;             // one for each rank
+  std::vector<std::size_t> mtu_up_;   // one for each rank: the longest datagram that passes
   std::vector<std::size_t> mtu_down_;
   std::map<std::pair<Rank, Rank>, std::size_t> mtu_of_path_;
-  std::vector<bool> side_;  // by rank
+  std::vector<bool> side_;  // one for each rank
   bool one_way_ = false;
   EventQueue<Flight> events_;
   std::vector<std::vector<std::byte>> slots_;
   std::vector<std::size_t> free_slots_;
-  std::optional<std::size_t> lent_slot_;  // of the delivery that Step returned last
+  std::optional<std::size_t> lent_slot_;  // the slot of the delivery that Step returned last
   std::vector<std::byte> scratch_;
   std::vector<std::vector<std::byte>> foreign_;
   struct Old {

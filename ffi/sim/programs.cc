@@ -152,7 +152,7 @@ void Programs::RepeatDrains(Instant now) {
     for (std::size_t c = 0; c < calls_wanted_.size(); ++c) {
       std::size_t& ended = each.calls_ended[c];
       if (ended < workload_.CallsOf(c) || ended >= calls_wanted_[c]) continue;
-      ended = SIZE_MAX;  // until the program has ended
+      ended = SIZE_MAX;  // no other drain before the program has ended
       each.chains.push_back(
           {.calls = {{.collective = c, .index = calls_wanted_[c] - 1}}, .next = 0, .token = {}});
       ++each.chains_left;

@@ -58,7 +58,7 @@ class Programs {
   struct Chain {
     std::vector<SimCall> calls;
     std::size_t next = 0;
-    std::optional<std::uint64_t> token;  // of the open call
+    std::optional<std::uint64_t> token;  // token of the open call
     Instant begun{};                     // the first call of this number
     Instant submitted{};                 // the last call
 
@@ -70,7 +70,7 @@ class Programs {
   struct Program {
     std::vector<Chain> chains;
     std::size_t chains_left = 0;
-    std::vector<std::size_t> calls_ended;  // by collective
+    std::vector<std::size_t> calls_ended;  // one for each collective
     bool stopped = false;
   };
 
@@ -92,9 +92,9 @@ class Programs {
   Checker& checker_;
   Trace& trace_;
   ScheduleCallFunction schedule_;
-  std::vector<Program> programs_;          // by rank
+  std::vector<Program> programs_;          // one for each rank
   std::vector<Rank> met_;                  // wait for the others
-  std::vector<std::size_t> calls_wanted_;  // by collective, of each rank
+  std::vector<std::size_t> calls_wanted_;  // calls of each rank, one for each collective
   CallTimes times_;
 };
 

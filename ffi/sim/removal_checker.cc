@@ -119,7 +119,7 @@ void RemovalChecker::AddGoneOwners(const SimCollective& collective, const std::v
   spec.members = Within(spec.members, view);
   if (spec.members.size() < 2) return;
   const std::size_t element_bytes = SizeOf(spec.element_type);
-  std::size_t begin = 0;  // of the part
+  std::size_t begin = 0;  // the part's first element
   for (const BucketPart& part : CutBucket({.spec = spec, .sequence = {}, .leaves = {}},
                                           log_.scenario.lanes, kSimCutBytesMin)) {
     const BucketLayout layout(
@@ -141,7 +141,7 @@ void RemovalChecker::AddGoneOwners(const SimCollective& collective, const std::v
 }
 
 void RemovalChecker::CheckLive(Instant now, std::size_t collective) {
-  std::map<Sequence, Live> live;  // by number
+  std::map<Sequence, Live> live;  // one for each number
   for (const SimCallRecord& record : log_.calls) {
     if (record.call.collective != collective || !record.live) continue;
     if (!Has(log_.last_view(), record.rank)) continue;
@@ -214,7 +214,7 @@ bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners
       std::ranges::find(calls, call.index, [](auto* each) { return each->call.index; });
   // One that failed is anywhere.
   if (made == calls.end()) return !owners.empty();
-  // Of the part of the call with the owner in it.
+  // True if the part of the call with the owner's element had so many members.
   const auto is_of = [](const SimCallRecord& each, const GoneOwner& owner) {
     return each.parts[owner.lane] && each.parts[owner.lane]->live == owner.members;
   };

@@ -29,7 +29,7 @@ class RemovalChecker {
   struct GoneOwner {
     Rank rank;
     std::size_t members = 0;
-    std::uint16_t lane = 0;  // that carries the element
+    std::uint16_t lane = 0;  // the lane that carries the element
   };
   using GoneOwners = std::vector<GoneOwner>;
   // The number of live members of a call, and the first rank that reported it.
@@ -46,24 +46,25 @@ class RemovalChecker {
   void CheckLiveOf(Instant now, const SimCallRecord& record);
   // "call 3 of '...' counts ".
   std::string Text(Sequence number, std::size_t collective) const;
-  // By element.
+  // The removed owners of each element.
   std::vector<GoneOwners> GoneOwnersOf(const SimCollective& collective) const;
   // Adds the removed owners in a view.
   void AddGoneOwners(const SimCollective& collective, const std::vector<Rank>& view,
                      std::vector<GoneOwners>& gone) const;
-  // Those of a call that had so many.
+  // The members of a call that had so many.
   std::vector<Rank> MembersOf(std::size_t collective, std::size_t members) const;
   // The calls of a rank that ended with a result, in their order.
   std::vector<const SimCallRecord*> EndedCalls(Rank rank, std::size_t collective) const;
   // Data of `rank` for a removed owner may have begun in this call: then its place is unknown.
   bool MayBeLost(Rank rank, SimCall call, const GoneOwners& owners) const;
-  // Of all calls of a rank that has drained them; `owners` by element.
+  // Checks the losses over all calls of a rank that has drained them; `owners` has one entry for
+  // each element.
   void CheckLosses(Instant now, std::size_t collective, Rank rank,
                    const std::vector<GoneOwners>& owners);
   // Every contribution to an element is there once, or may be lost.
   bool ExplainsTotal(std::size_t collective, std::size_t element, double total,
                      const GoneOwners& owners) const;
-  // The same for an element of a removed owner in a wire format.
+  // Checks the loss in an element of a removed owner in a wire format.
   void CheckRoundedLoss(Instant now, std::size_t collective, Rank rank, std::size_t element,
                         const GoneOwners& owners);
 

@@ -68,7 +68,7 @@ std::string ResultChecker::CheckDeferred(const SimCallRecord& record,
   if (record.drain) return CheckDrain(record, stats);
   const bool whole =
       IsWhole(stats) && stats.deferred == 0 && stats.live == record.collective.spec.members.size();
-  // With errors of calls before in it.
+  // The result holds errors of earlier calls.
   if (!whole || Rounds(record.collective.spec)) return {};
   if (log_.scenario.catches_up() && OutlivesMembers(record.collective.spec)) {
     return CheckSame(record, bucket, stats);

@@ -49,13 +49,13 @@ class ResultChecker {
 
   using Key = std::pair<std::size_t, std::size_t>;
   RunLog& log_;
-  // By (collective, index).
+  // The references. Key: (collective, index).
   std::map<Key, std::vector<std::byte>> references_;
-  // By (collective, index): the bits of the first result, where values are rounded.
+  // The bits of the first result, where values are rounded. Key: (collective, index).
   std::map<Key, std::vector<std::byte>> rounded_;
-  // By (collective, number in the session): the hash of the first whole result.
+  // The hash of the first whole result. Key: (collective, number in the session).
   std::map<std::pair<std::size_t, Sequence>, std::uint64_t> whole_;
-  // By (collective, rank).
+  // The totals. Key: (collective, rank).
   std::map<Key, std::vector<double>> totals_;
 };
 

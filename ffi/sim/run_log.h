@@ -19,7 +19,7 @@
 
 namespace optireduce {
 
-// For messages: "1.500000 ms".
+// The duration as messages show it: "1.500000 ms".
 std::string Milliseconds(Duration duration);
 
 struct SimCallRecord {
@@ -27,24 +27,24 @@ struct SimCallRecord {
   SimCall call;
   SimCollective collective;
   bool drain = false;
-  std::vector<std::vector<std::byte>> leaves;  // with a margin on either side
+  std::vector<std::vector<std::byte>> leaves;  // each has a margin on either side
   Instant submitted_at{};
   bool submitted = false;
   bool partly_refused = false;
   bool done = false;
   Instant done_at = kNever;
   std::optional<std::uint16_t> live;  // members, of one that ended with a result
-  bool whole = false;                 // with nothing missing
-  // By lane: its part, if that ended with a result. Where ranks skip calls the parts may have
-  // different numbers in the session.
+  bool whole = false;                 // nothing is missing
+  // One for each lane: its part, if that ended with a result. Where ranks skip calls the parts may
+  // have different numbers in the session.
   struct Part {
     Sequence number;
     std::uint16_t live = 0;  // members
   };
   std::vector<std::optional<Part>> parts;
-  // By lane: its part was over before: what it gave is part of a later call.
+  // One for each lane: its part was over before; what it gave is part of a later call.
   std::vector<bool> owed;
-  std::uint64_t hash = 0;  // of the leaves when the call was done
+  std::uint64_t hash = 0;  // hash of the leaves when the call was done
 
   // No deadline ends it: it waits for every rank that answers.
   bool WaitsForAll() const { return WaitsForMembers(collective.spec, drain); }
@@ -61,13 +61,13 @@ struct LaneRecord {
   std::uint64_t sent_bytes = 0;
   std::uint64_t completed = 0;
   std::uint64_t failed = 0;
-  std::vector<Instant> asked;  // by rank: when it was first sent something without an answer
-  // By rank: the last datagram of it that was taken for its own, and new. It may have come by a
-  // copy, where the first one was lost.
+  std::vector<Instant> asked;  // the first send to each rank that has no answer
+  // One for each rank: the last datagram of it that was taken for its own, and new. It may have
+  // come by a copy, where the first one was lost.
   std::vector<Instant> heard;
   std::vector<Instant> first_heard;  // kNever before
-  std::uint64_t heard_count = 0;     // of all of them
-  Duration longest_answer{};         // after it was asked, of any of them
+  std::uint64_t heard_count = 0;     // datagrams of all ranks
+  Duration longest_answer{};         // the slowest answer of any rank
 };
 
 struct RankRecord {
@@ -108,16 +108,18 @@ class RunLog {
   const Scenario& scenario;
   const Workload& workload;
   std::string failure;               // empty while everything held
-  std::vector<SimCallRecord> calls;  // by token
+  std::vector<SimCallRecord> calls;  // one for each token
   // The leaves of calls with lower indices are dropped.
   std::size_t kept_from = 0;
-  std::vector<RankRecord> ranks;         // by rank
-  std::vector<std::vector<Rank>> views;  // that some rank has come to, the largest first
-  std::set<std::pair<std::size_t, std::size_t>> given_up;  // by (collective, index)
+  std::vector<RankRecord> ranks;         // one for each rank
+  std::vector<std::vector<Rank>> views;  // views that some rank has come to, the largest first
+  std::set<std::pair<std::size_t, std::size_t>> given_up;  // pairs (collective, index)
 
  private:
-  std::map<std::pair<std::size_t, std::size_t>, Ready> ready_;             // by (collective, index)
-  std::map<std::pair<std::size_t, std::size_t>, std::size_t> next_index_;  // by (collective, rank)
+  // Key: (collective, index).
+  std::map<std::pair<std::size_t, std::size_t>, Ready> ready_;
+  // Key: (collective, rank).
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> next_index_;
 };
 
 }  // namespace optireduce

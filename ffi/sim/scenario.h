@@ -255,8 +255,8 @@ struct Scenario {
 };
 
 enum class ScenarioSize : std::uint8_t {
-  kSmall,   // up to 8 ranks, buckets up to 8 KiB
-  kMedium,  // up to 16 ranks, buckets up to 256 KiB
+  kSmall,   // at most 8 ranks, buckets of at most 8 KiB
+  kMedium,  // at most 16 ranks, buckets of at most 256 KiB
 };
 
 // Swarm testing: first the kinds of fault that exist at all in this run, then random weights for

@@ -76,7 +76,7 @@ std::unique_ptr<Endpoint> Create(const EndpointOptions& options,
 NetworkOptions NetworkOf(const Scenario& s) {
   NetworkOptions options;
   options.seed = Mix(s.seed ^ kNetworkSalt);
-  // By node: a lane of a rank.
+  // Each node is a lane of a rank.
   for (std::uint64_t node = 0; node < s.ranks * s.lanes; ++node) {
     const std::uint64_t factor = node % s.ranks == s.slow_rank ? s.slow_factor : 1;
     LinkOptions link{.rate_mbps = std::max<std::uint64_t>(s.rate_mbps / factor, 1),

@@ -40,7 +40,7 @@ std::uint64_t EventsMax(const Scenario& scenario);
 // Time at which a program of the rank that hangs now continues.
 std::optional<Instant> HangsUntil(const Scenario& scenario, Instant now, Rank rank);
 
-// Of all lanes of a rank.
+// Makes the endpoints of all lanes of a rank.
 std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, Rank rank);
 
 // Datagrams of another job on the same hosts, and of an attacker that knows the session's tag but

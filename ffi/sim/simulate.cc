@@ -38,7 +38,7 @@ constexpr std::uint64_t kSpuriousOneIn = 64;
 // Datagrams that wait for a frozen process. Chosen: a small socket buffer, so that some do not fit.
 constexpr std::size_t kHeldMax = 64;
 
-// X(name, text): events of a rank. Those up to kCancel are actions of the rank itself.
+// X(name, text): events of a rank. Events up to kCancel are actions of the rank itself.
 #define OPTIREDUCE_SIM_EVENTS(X)      \
   X(kCall, "is at a call of chain")   \
   X(kTimer, "wakes")                  \
@@ -70,8 +70,8 @@ class Simulation {
   static std::string_view NameOf(EventKind kind);
   struct Event {
     EventKind kind;
-    Rank rank;              // of kTimer and kRoom: the node
-    std::size_t chain = 0;  // of kCall
+    Rank rank;              // the node, if the kind is kTimer or kRoom
+    std::size_t chain = 0;  // the chain, if the kind is kCall
   };
   // A datagram in the buffer of a socket.
   struct Held {
@@ -83,7 +83,7 @@ class Simulation {
     std::unique_ptr<Endpoint> endpoint;
     std::vector<std::byte> buffer;
     std::optional<Transmit> refused;   // waiting for room
-    std::vector<std::byte> datagrams;  // of `refused`
+    std::vector<std::byte> datagrams;  // the bytes of `refused`
     bool blocked = false;
     bool silent = false;  // stopped, or its process has ended
     bool leaving = false;
@@ -133,14 +133,14 @@ class Simulation {
   Workload workload_;
   Checker checker_;
   Network network_;
-  std::vector<Host> hosts_;       // by node
-  std::vector<CallParts> parts_;  // by rank
+  std::vector<Host> hosts_;       // one for each node
+  std::vector<CallParts> parts_;  // one for each rank
   EventQueue<Event> events_;
   Trace trace_;
   Programs programs_;
   Instant now_{};
   Instant last_done_{};
-  std::vector<std::uint64_t> given_up_;  // by collective: calls that give_up_rank has given up
+  std::vector<std::uint64_t> given_up_;  // calls of each collective that give_up_rank has given up
   Instant rests_by_{};                   // no event may be pending later
   std::uint64_t steps_ = 0;
   std::size_t memory_peak_bytes_ = 0;

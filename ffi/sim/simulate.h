@@ -20,18 +20,19 @@ namespace optireduce {
 
 struct SimulationReport {
   std::string failure;        // empty if all checks held
-  std::uint64_t hash = 0;     // of every event: equal for equal scenarios
-  std::uint64_t events = 0;   // in the network and at the ranks
-  Duration virtual_time{};    // until the last event
-  Duration calls_time{};      // until the last call ended
+  std::uint64_t hash = 0;     // hash of every event: equal for equal scenarios
+  std::uint64_t events = 0;   // number of events, in the network and at the ranks
+  Duration virtual_time{};    // time of the last event
+  Duration calls_time{};      // time of the end of the last call
   Duration liveness_worst{};  // longest duration of an exact call after the end of all faults
   // Shares of the down-link with cross traffic, while it lasts: of that traffic and of the session.
   double cross_traffic_part = 0;
   double own_part = 0;
   // Maximum that a rank held for calls at one time.
   std::size_t memory_peak_bytes = 0;
-  std::vector<CallReport> calls;  // by number; the last one is a drain if late data is deferred
-  Counters counters;              // summed over the ranks
+  // One for each number; the last one is a drain if late data is deferred.
+  std::vector<CallReport> calls;
+  Counters counters;  // summed over the ranks
   NetworkFaults faults;
 
   bool ok() const { return failure.empty(); }

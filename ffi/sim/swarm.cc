@@ -95,7 +95,7 @@ void Swarm::ChooseProgram() {
   const bool small = size_ == ScenarioSize::kSmall;
   s.ranks = small ? (OneIn(20) ? 1 : Between(2, 8)) : Between(2, 16);
   s.element_type = Between(0, 5);
-  // In elements of 4 bytes: 8 KiB and 256 KiB.
+  // 8 KiB and 256 KiB, in elements of 4 bytes.
   s.elements = small ? Wild(1, 2048) : Wild(4096, 65'536);
   s.leaves = OneIn(2) ? 1 : Between(1, 8);
   s.mode = Between(0, 5);
@@ -235,21 +235,21 @@ void Swarm::ChooseFailure() {
   }
 }
 
-// From draws of its own, so that seeds keep their meaning in all other fields.
+// Its draws are its own, so that seeds keep their meaning in all other fields.
 void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
   if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(4);
 }
 
-// From draws of its own.
+// Its draws are its own.
 void Swarm::ChooseSkips() {
   constexpr std::uint64_t kSkipDraws = 0x5EED'5213;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kSkipDraws));
   if (prng.Below(4) == 0) scenario_.skip_ppm = 10'000 + prng.Below(490'000);
 }
 
-// From draws of its own.
+// Its draws are its own.
 void Swarm::ChooseHolds() {
   constexpr std::uint64_t kHoldDraws = 0x5EED'401D;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kHoldDraws));

@@ -20,8 +20,8 @@ namespace optireduce {
 
 struct TcpBurstOptions {
   std::uint64_t seed = 0;
-  double bytes_per_s = 0;  // that bursts bring to each host, on average
-  double mean_bytes = 1;   // of a burst
+  double bytes_per_s = 0;  // load that bursts bring to each host, on average
+  double mean_bytes = 1;   // mean size of a burst
   Instant end{};           // no data is sent from then on
   Duration way_back{};     // latency of an acknowledgement
 };
@@ -43,10 +43,10 @@ class TcpBursts {
   // The next step of a burst, or the begin of one to a host.
   struct Event {
     bool begins = false;
-    std::size_t index = 0;  // of the host, or of the burst
+    std::size_t index = 0;  // index of the host, or of the burst
   };
 
-  // In (0, 1).
+  // Uniform in (0, 1).
   double Uniform();
   void ScheduleBurst(Instant now, std::size_t host);
   void Begin(Instant now, std::size_t host);

@@ -129,7 +129,7 @@ void TimeChecker::AddWait(Instant now, const SimCallRecord& record, Rank member,
   const bool called = log_.NextIndex(record.call.collective, member) > index;
   const Instant away = AwayFrom(record.rank, member);
   if (!called) {
-    // Of those that are behind, and answer, the program is slow.
+    // The program of a rank that is behind, and answers, is slow.
     const Instant slow_from = away > now ? Instant{} : BackAt(record.rank, member);
     wait.slow_from = std::min(wait.slow_from, slow_from);
   }
@@ -171,7 +171,7 @@ Instant TimeChecker::WaitsFrom(Instant now, const SimCallRecord& record) const {
   const CollectiveSpec& spec = record.collective.spec;
   if (!RetainsLateData(spec) || record.drain) return log_.ReadyOf(call).at;
   if (log_.scenario.catches_up() && OutlivesMembers(spec)) {
-    // For the next call of the others.
+    // The call may wait for the next call of the others.
     return record.submitted_at + BothDeadlines(spec) + microseconds(log_.scenario.peer_timeout_us);
   }
   // Others may wait for a rank that has skipped calls until it is given up.

@@ -53,7 +53,7 @@ class TimeChecker {
   // Adds the wait for a member that has to call `index`.
   void AddWait(Instant now, const SimCallRecord& record, Rank member, std::size_t index,
                Wait& wait) const;
-  // By when data of the call can pass, once its ranks have called it.
+  // The time by which data of the call can pass, once its ranks have called it.
   Instant PassesFrom(SimCall call) const;
   // The time from which on a call waits for the network only; `now` if a rank has to call first.
   Instant WaitsFrom(Instant now, const SimCallRecord& record) const;

@@ -102,7 +102,7 @@ bool TrafficChecker::IsClean(const Network& network) const {
   const std::uint64_t all = 0 OPTIREDUCE_FAULTS(OPTIREDUCE_ADD_FAULT);
 #undef OPTIREDUCE_ADD_FAULT
   const Scenario& s = log_.scenario;
-  // Those that come early may be refused, and are then sent again.
+  // Datagrams that come early may be refused, and are then sent again.
   const std::uint64_t delays =
       s.start_skew_us + s.think_us + s.straggle_ppm + s.late_us + s.skip_ppm + s.tcp_load_percent;
   return all + delays == 0 && !s.has_failure() && s.lanes == 1 &&

@@ -27,7 +27,7 @@ class TrafficChecker {
   void Finish(Instant now, const Network& network);
 
  private:
-  // Of a collective: its data with headers, and the most of everything else.
+  // The bytes of a collective: its data with headers, and the most of everything else.
   struct Bytes {
     double data = 0;
     double control = 0;
@@ -36,7 +36,7 @@ class TrafficChecker {
   bool IsClean(const Network& network) const;
 
   RunLog& log_;
-  std::vector<std::size_t> memory_bound_;  // by rank
+  std::vector<std::size_t> memory_bound_;  // one for each rank
 };
 
 }  // namespace optireduce

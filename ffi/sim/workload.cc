@@ -42,8 +42,8 @@ std::uint16_t FloatToBfloat16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-// By arithmetic rather than by bits: slow, and independent of any production kernel, as a reference
-// has to be.
+// Computes by arithmetic rather than by bits: slow, and independent of any production kernel, as a
+// reference has to be.
 double Float16ToDouble(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1F;
   const int mantissa = bits & 0x3FF;
@@ -377,7 +377,7 @@ SimCollective Workload::CollectiveAt(std::size_t collective, Rank rank) const {
       seen.leaf_elements.back() += more;
       break;
     case SimMismatch::kOneStage:
-      // The same bucket, which this rank only scatters, or does not scatter alone.
+      // The bucket is equal, but this rank only scatters it, or does not scatter alone.
       spec.all_gather = HasAllGather(spec) ? LatePolicy::kNoStage : LatePolicy::kWait;
       spec.reduce_scatter = LatePolicy::kWait;
       break;

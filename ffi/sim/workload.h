@@ -19,12 +19,12 @@ namespace optireduce {
 // One call as a program identifies it.
 struct SimCall {
   std::size_t collective = 0;
-  std::size_t index = 0;  // among the calls of this collective, from 0
+  std::size_t index = 0;  // its index among the calls of this collective, from 0
 
   friend bool operator==(const SimCall&, const SimCall&) = default;
 };
 
-// Of a bucket: [first, end).
+// Elements of a bucket: [first, end).
 struct ElementRange {
   std::uint64_t first = 0;
   std::uint64_t end = 0;
@@ -34,7 +34,7 @@ struct SimCollective {
   CollectiveSpec spec;
   std::vector<std::uint64_t> leaf_elements;
   std::size_t period = 1;  // a program calls it in every so many steps
-  std::size_t calls = 0;   // of a program, without a drain
+  std::size_t calls = 0;   // calls of a program, without a drain
 
   bool lossy() const { return DropsLateData(spec); }
   bool defers() const { return RetainsLateData(spec); }
@@ -42,7 +42,7 @@ struct SimCollective {
   std::size_t MemberOf(Rank rank) const;
   // The elements of the shard of a member, of a collective with one stage.
   ElementRange ShardOf(std::size_t member) const;
-  // Those that a call gives the member.
+  // The elements that a call gives the member.
   ElementRange ResultOf(std::size_t member) const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
 };
@@ -81,7 +81,7 @@ class Workload {
   // Writes the contribution of one member, leaf after leaf without gaps.
   void Fill(const SimCollective& collective, SimCall call, std::size_t member,
             std::span<std::byte> bucket) const;
-  // Of an all_gather that drops late data; of every other one it waits for all.
+  // The quorum of an all_gather that drops late data; every other one waits for all.
   Quorum QuorumOf(const SimCollective& collective) const;
   // The sum over the members, added in rank order; of an all_gather the shards of all of them.
   std::vector<std::byte> Reference(const SimCollective& collective, SimCall call) const;
@@ -96,7 +96,7 @@ class Workload {
   // The other contributions to the element are zero.
   struct Decoded {
     std::size_t member = 0;
-    std::size_t index = 0;  // of the call
+    std::size_t index = 0;  // index of the call
     int times = 0;          // 3: three or more; one more if the member skips the call
     double value = 0;       // the value of the contribution
   };
@@ -124,7 +124,7 @@ class Workload {
   };
   Window WindowOf(const SimCollective& collective, std::uint64_t element) const;
   double SignOf(std::uint64_t element) const;
-  // Of a collective with deadlines.
+  // The contribution to a collective with deadlines.
   double Contribution(const SimCollective& collective, SimCall call, std::size_t member,
                       std::uint64_t element) const;
   // Calls `visit(element, value)` with the contribution of a member.
