@@ -12,7 +12,7 @@ namespace optireduce {
 // A participant of the session: one process. In [0, world size).
 using Rank = StrongInt<struct RankTag, std::uint16_t>;
 
-// A collective: its name, shapes, dtype, mode and members, hashed. The same on every member.
+// A collective: its name, shapes, dtype, mode and members, hashed. It is equal on every member.
 using CollectiveId = StrongInt<struct CollectiveIdTag, std::uint32_t>;
 
 // The number of a call of a collective; it only grows.

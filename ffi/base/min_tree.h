@@ -13,7 +13,7 @@ namespace optireduce {
 
 class MinTree {
  public:
-  // Of `size` instants that are all `at`.
+  // A tree of `size` instants that are all `at`.
   MinTree(std::size_t size, Instant at) : size_(size) {
     do {
       size = (size + kFanOut - 1) / kFanOut;

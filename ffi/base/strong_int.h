@@ -18,7 +18,7 @@ class StrongInt {
   constexpr explicit StrongInt(Representation value) : value_(value) {}
 
   constexpr Representation value() const { return value_; }
-  // For indexing a vector with one entry for each of these.
+  // The index into a vector with one entry for each of these.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value_); }
 
   friend constexpr auto operator<=>(StrongInt, StrongInt) = default;

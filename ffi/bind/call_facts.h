@@ -58,7 +58,7 @@ constexpr bool Defers(const Mode& mode) {
 // The inputs of a call's statistics.
 struct CallReport {
   const DeviceResult& result;
-  std::size_t processes = 0;  // of the group
+  std::size_t processes = 0;  // size of the group
 };
 
 // An element of the float array that is the last result of the allreduce.
@@ -67,8 +67,9 @@ struct Statistic {
   double (*value)(const CallReport& report);
 };
 
-// By position. Units and meanings are those of CollectiveStats in jax_optireduce/_stats.py;
-// "processes" is for the mean over live ranks, "passed" for ranks that are behind.
+// The statistics in order of position. Units and meanings are those of CollectiveStats in
+// jax_optireduce/_stats.py; "processes" is for the mean over live ranks, "passed" for ranks that
+// are behind.
 inline constexpr std::array<Statistic, 15> kStatistics = {{
     {"missing_contributions",
      [](const CallReport& of) { return of.result.stats.missing_contributions; }},

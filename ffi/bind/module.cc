@@ -273,7 +273,7 @@ void BindCommunicator(nb::module_& module) {
 constexpr NamedHandler kHostHandlers[] = {{"jax_optireduce_allreduce", &AllReduceHandler},
                                           {"jax_optireduce_sequence", &SequenceHandler}};
 
-// By target name, for jax.ffi.register_ffi_target().
+// The registrations by target name, for jax.ffi.register_ffi_target().
 nb::dict Registrations() {
   nb::dict capsules;
   const auto add = [&capsules](const char* target, XLA_FFI_Handler* handler) {

@@ -44,7 +44,7 @@ class Registry {
   // Closes all communicators and keeps their names: later submissions fail with `reason`.
   void CloseAll(const std::string& reason);
 
-  // Of all communicators, also of those that are closed.
+  // The failures of all communicators, also of those that are closed.
   Failures& failures() { return failures_; }
 
   // Completes the calls of all communicators, and outlives them.
@@ -55,7 +55,7 @@ class Registry {
 
   const std::shared_ptr<CompletionPool> pool_;
   Failures failures_;
-  std::atomic<pid_t> process_ = 0;  // that has opened the communicators
+  std::atomic<pid_t> process_ = 0;  // the process that has opened the communicators
   mutable std::mutex mutex_;        // guards the following members
   std::map<std::string, std::shared_ptr<Communicator>, std::less<>> communicators_;
 };

@@ -41,7 +41,7 @@ struct State {
   std::atomic<bool> forwards = false;    // see ForwardToPreviousHandler()
   std::atomic<bool> interrupts = false;  // see InterruptMainThread()
   std::atomic<std::uint32_t> received = 0;
-  std::atomic<std::uint32_t> handled = 0;  // of `received`
+  std::atomic<std::uint32_t> handled = 0;  // the number of received signals that are handled
 
   std::function<void()> on_signal;
   std::mutex mutex;         // guards the following members
@@ -53,7 +53,7 @@ State& Global() {
   return *state;
 }
 
-State* installed = nullptr;  // for the signal handler, which may not call Global()
+State* installed = nullptr;  // the state for the signal handler, which may not call Global()
 
 void Default(int number) {
   struct sigaction action{};
@@ -97,7 +97,7 @@ void OnSignal(int number, siginfo_t* info, void* context) {
     return;
   }
   if (state.ends && getpid() != state.process) {
-    // In a forked process, such as a worker that loads data: the session belongs to its parent.
+    // A forked process, such as a worker that loads data: the session belongs to its parent.
     Default(number);
   } else {
     // Not called otherwise: JAX would then wait for the other processes at the end of this one.

@@ -29,7 +29,8 @@ struct CallAttributes {
   std::int64_t group_size = 0;
   std::int64_t drain = 0;
   bool averages = false;
-  // Of an all_gather that drops late data: see Quorum. By rank of a group; empty: of no quorum.
+  // The quorum of an all_gather that drops late data (see Quorum): the cluster of each rank of a
+  // group. Empty: no quorum.
   xla::ffi::Span<const std::int32_t> clusters;
   std::int64_t spare = 0;
 };

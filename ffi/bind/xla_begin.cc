@@ -31,7 +31,7 @@ constexpr std::size_t kCollective = 1;
 constexpr std::size_t kNumber = 2;
 constexpr std::size_t kStep = 3;
 
-// Of a token; not 0, which is the session of no call.
+// The session in a token; not 0, which is the session of no call.
 std::int32_t SessionOf(const Communicator& communicator) {
   return std::bit_cast<std::int32_t>(communicator.session() | 1U);
 }

@@ -22,8 +22,8 @@ XLA_FFI_Error* BeginHandler(XLA_FFI_CallFrame* call_frame);
 
 // Waits for a begun allreduce. Platform "cpu"; returns a future.
 //   operands:   group and rank in it s32[2]; the token; any others, which have no effect
-//   results:    leaves...; the statistics of the call, f32, as those of the allreduce. Of the token
-//               of no call, all leaves are zeros.
+//   results:    leaves...; the statistics of the call, f32, as those of the allreduce. The token
+//               of no call gives leaves of zeros.
 //   attributes: communicator: string
 XLA_FFI_Error* EndHandler(XLA_FFI_CallFrame* call_frame);
 

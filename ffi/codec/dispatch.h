@@ -4,7 +4,7 @@
 #ifndef FFI_CODEC_DISPATCH_H_
 #define FFI_CODEC_DISPATCH_H_
 
-// For __GLIBC__.
+// <cstddef> defines __GLIBC__.
 #include <cstddef>
 #include <cstdint>
 

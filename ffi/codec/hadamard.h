@@ -15,9 +15,9 @@ inline constexpr std::size_t kHadamardBlock = 1024;
 // True if `elements` are full blocks, or one shorter block whose size is a power of two.
 bool IsHadamardSize(std::size_t elements);
 
-// In place: signs chosen by `key`, then the orthonormal transform of each block; entry i belongs to
-// block i mod (number of blocks). Requires IsHadamardSize(bucket.size()). Equal to `encode` in
-// hadamard.py except for rounding: the order of the additions differs.
+// Transforms the bucket in place: signs chosen by `key`, then the orthonormal transform of each
+// block; entry i belongs to block i mod (number of blocks). Requires IsHadamardSize(bucket.size()).
+// Equal to `encode` in hadamard.py except for rounding: the order of the additions differs.
 void HadamardEncode(std::span<float> bucket, std::uint32_t key);
 void HadamardEncode(std::span<double> bucket, std::uint32_t key);
 

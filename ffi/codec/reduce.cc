@@ -224,7 +224,7 @@ void SumContributions(ElementType type, std::span<const std::byte* const> contri
                       std::size_t elements, double scale, std::byte* out) {
   OR_CHECK(!contributions.empty());
   if (contributions.size() == 1 && scale == 1.0) {
-    // The same bits: those of a signalling NaN, too.
+    // A copy keeps the bits, those of a signalling NaN, too.
     if (out != contributions[0]) std::memcpy(out, contributions[0], elements * SizeOf(type));
     return;
   }

@@ -11,8 +11,8 @@
 namespace optireduce::ipsec_mb {
 namespace {
 
-// The functions for this processor, or null. Those used here only read the manager, so all keys and
-// threads share it. Never freed: threads may still use it while the process ends.
+// The functions for this processor, or null. The functions used here only read the manager, so all
+// keys and threads share it. Never freed: threads may still use it while the process ends.
 const IMB_MGR* Functions() {
   static const IMB_MGR* const manager = []() -> const IMB_MGR* {
     IMB_MGR* const chosen = alloc_mb_mgr(0);

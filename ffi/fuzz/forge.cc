@@ -44,7 +44,7 @@ void CopyField(const Bytes& from, std::size_t at, std::size_t bytes, Bytes& to) 
 struct State {
   std::size_t memory_bytes = 0;
   Instant timeout{};
-  std::uint64_t counted = 0;  // by all counters except refusals
+  std::uint64_t counted = 0;  // sum of all counters except refusals
 
   friend bool operator==(const State&, const State&) = default;
 };

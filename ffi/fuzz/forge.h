@@ -30,18 +30,18 @@ struct ForgeReport {
 #define OPTIREDUCE_DECLARE_FORGERY(name, meaning) std::uint64_t name = 0;
   OPTIREDUCE_FORGERIES(OPTIREDUCE_DECLARE_FORGERY)
 #undef OPTIREDUCE_DECLARE_FORGERY
-  std::uint64_t forged = 0;    // in total
+  std::uint64_t forged = 0;    // all forged datagrams
   std::uint64_t accepted = 0;  // must be 0
   std::uint64_t answered = 0;  // the endpoint sent a response: must be 0
   // Changed the memory held by an endpoint, its timeout, or a counter other than those of refusals:
   // must be 0.
   std::uint64_t state_changes = 0;
   std::uint64_t genuine = 0;
-  std::uint64_t calls_completed = 0;    // by all ranks, under the attack
+  std::uint64_t calls_completed = 0;    // calls of all ranks, under the attack
   std::uint64_t calls_failed = 0;       // must be 0
   std::uint64_t wrong_sums = 0;         // must be 0
   std::uint64_t memory_bytes_left = 0;  // held by the endpoints at rest: must be 0
-  Counters refused;                     // by all endpoints
+  Counters refused;                     // sums over all endpoints
 
   bool passed() const {
     return accepted == 0 && answered == 0 && state_changes == 0 && calls_failed == 0 &&

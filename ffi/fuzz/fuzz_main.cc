@@ -44,7 +44,7 @@ constexpr std::uint32_t kAnewPartsPerMillion = 20'000;
 // Chosen: with few changes most of the parent's effects remain.
 constexpr std::uint64_t kChangesMax = 6;
 
-Bytes input;  // of the current run, for the handlers below
+Bytes input;  // the current run's input, read by the handlers below
 
 void WriteFailure() {
   std::FILE* const file = std::fopen(kFailure, "wb");
@@ -96,7 +96,7 @@ std::optional<Bytes> ReadFile(const std::string& path) {
   return Bytes(bytes, bytes + read.size());
 }
 
-// In the order of their names: a seed gives the same run everywhere.
+// Reads the files in the order of their names: a seed gives the same run everywhere.
 std::vector<Bytes> ReadFolder(const std::string& path) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(path)) names.insert(entry.path());

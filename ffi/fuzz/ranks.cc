@@ -51,7 +51,7 @@ Sealer SealerOf(const RanksOptions& options, std::uint16_t from, std::uint16_t t
 }
 
 std::uint64_t NumberOf(std::span<const std::byte> datagram) {
-  // At the offset given at the top of wire.h.
+  // The top of wire.h gives the offset.
   return ByteReader(datagram.subspan(20)).Read<std::uint64_t>(6);
 }
 

@@ -24,12 +24,12 @@ struct RanksOptions {
   std::uint16_t ranks = 2;
   std::uint32_t session = 1;
   std::uint8_t secret = 1;  // first byte of the secret
-  std::uint16_t lane = 0;   // of all endpoints, if there is one for each rank
+  std::uint16_t lane = 0;   // the lane of all endpoints, if there is one for each rank
   std::uint16_t lanes = 1;  // endpoints of each rank
   Protection protection = Protection::kAuthenticate;
   std::size_t datagram_bytes_max = 1472;
   std::size_t early_bytes_max = std::size_t{1} << 20;
-  double late_budget = 0;  // of learned deadlines; 0: they are not learned
+  double late_budget = 0;  // budget of learned deadlines; 0: they are not learned
 };
 
 struct Sent {
@@ -88,10 +88,10 @@ class Ranks {
     std::uint64_t token;
     std::uint32_t sequence;
     bool drain;
-    Duration deadline;  // of both stages, as requested by the program
+    Duration deadline;  // both stages together, as the program requested
     bool exact;         // neither stage drops, and all elements are floats
     std::size_t parts;  // still open
-    bool failed;        // of at least one part
+    bool failed;        // true if one part failed
     std::vector<float> values;
   };
   void PollLane(std::uint16_t rank, std::uint16_t lane);
@@ -104,8 +104,8 @@ class Ranks {
   RanksOptions options_;
   Instant now_{};
   std::list<Call> calls_;                             // outlives the endpoints that write into it
-  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rank, then lane
-  std::vector<bool> silent_;                          // by rank
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // ordered by rank, then lane
+  std::vector<bool> silent_;                          // one for each rank
   std::vector<Sent> wire_;
   std::vector<std::byte> buffer_;
   std::uint64_t next_token_ = 1;

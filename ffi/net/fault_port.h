@@ -39,7 +39,7 @@ struct Faults {
   std::uint32_t reorder_ppm = 0;   // held back until others have overtaken it
   std::uint32_t corrupt_ppm = 0;   // one bit flipped
   std::uint32_t truncate_ppm = 0;  // the end missing; at least one byte is left
-  Duration delay{};                // of every datagram
+  Duration delay{};                // delay of every datagram
   // Time from the creation of the port after which no datagram passes; 0: never.
   Duration silent_after{};
   std::optional<std::uint16_t> lane{};  // the only lane with faults; none: all lanes have them
@@ -47,9 +47,9 @@ struct Faults {
 
   Status Validate() const;
 
-  // From a user's option: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in [0,
-  // 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The default
-  // of each is 0; without `lane` all lanes have the faults.
+  // Parses a user's option: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in
+  // [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The
+  // default of each is 0; without `lane` all lanes have the faults.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
 
  private:
@@ -103,8 +103,8 @@ class FaultPort : public DatagramPort {
   const Instant silent_at_;
   Prng prng_;
   FaultCounters counters_;
-  std::vector<std::byte> offered_;  // to the last Send
-  std::deque<Held> queue_;          // in the order in which they leave
+  std::vector<std::byte> offered_;  // the datagrams of the last Send
+  std::deque<Held> queue_;          // the next to leave first
   std::vector<Held> held_back_;     // waiting to be overtaken
 };
 

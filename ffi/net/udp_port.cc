@@ -35,7 +35,7 @@ constexpr std::size_t kPiecesMax = 2 * kSegmentsMax + 1;
 constexpr std::size_t kReceiveMessages = 16;
 // Source: a UDP payload is shorter than 2^16 bytes, and so is a UDP_GRO buffer.
 constexpr std::size_t kReceiveBufferBytes = std::size_t{1} << 16;
-// For UDP_GRO (an int) and SO_RXQ_OVFL (32 bits).
+// Room for UDP_GRO (an int) and SO_RXQ_OVFL (32 bits).
 constexpr std::size_t kReceiveControlBytes =
     CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(std::uint32_t));
 

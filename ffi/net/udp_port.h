@@ -34,7 +34,7 @@ struct UdpPortOptions {
   std::string bind_address = "0.0.0.0";
   // The first port that is free, from `port` to `port_last`; 0: the kernel chooses.
   std::uint16_t port = 0;
-  std::uint16_t port_last = 0;  // at least `port` counts
+  std::uint16_t port_last = 0;  // the last port to try; less than `port`: that one only
   // Chosen: 4 MiB absorb 35 ms at 1 Gbit/s. The kernel may grant less (net.core.rmem_max).
   std::size_t receive_buffer_bytes = std::size_t{4} << 20;
   // Chosen: the kernel's usual default. A larger buffer would only move the queue from the
@@ -85,7 +85,7 @@ class UdpPort : public DatagramPort {
  private:
   enum class Outcome : std::uint8_t {
     kSent,
-    kLost,            // by the network; counted, and treated as sent
+    kLost,            // lost by the network: counted, and treated as sent
     kSocketFull,      // POLLOUT reports room
     kQueueFull,       // room is not reported
     kOffloadRefused,  // the datagrams may leave one by one

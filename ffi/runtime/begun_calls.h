@@ -29,13 +29,13 @@ namespace optireduce {
 struct BegunCallsOf {
   std::uint32_t collective = 0;  // hash of the name; collectives with equal ones share the numbers
   std::uint32_t group = 0;
-  std::uint32_t rank = 0;  // in the group
+  std::uint32_t rank = 0;  // its rank in the group
   friend auto operator<=>(const BegunCallsOf&, const BegunCallsOf&) = default;
 };
 
 // The program that ends a call.
 struct CallTaker {
-  std::size_t bytes = 0;  // of its results; those of the call, or ending it is an error
+  std::size_t bytes = 0;  // size of the results; it is an error to end a call of another size
   // Copies the result; not called after an error.
   std::function<void(std::span<const std::byte> values)> copy;
   // Called once, afterwards; `processes` are those of the group. May run the rest of the program.

@@ -42,7 +42,7 @@ class ByCollective {
 
 // A mean over calls. From `limit` calls on it is weighted towards later ones.
 struct MeanOfCalls {
-  std::size_t count = 0;  // at most the limit
+  std::size_t count = 0;  // number of calls, up to the limit
   double value = 0;
 
   void Add(double of_call, std::size_t limit) {

@@ -62,7 +62,7 @@ struct DevicesEvent {
   Sequence sequence;
   std::vector<std::uint32_t> started;  // ranks of the group
   std::vector<std::uint32_t> missing;
-  Duration elapsed{};      // since the start of the first one
+  Duration elapsed{};      // time since the start of the first one
   std::size_t others = 0;  // other such calls
 };
 

@@ -29,7 +29,7 @@ class CalledCollectives {
   // Drainable collectives with a similar key, or the first few if there are none.
   std::string Nearest(const std::string& key) const;
 
-  std::map<std::string, std::vector<CollectiveSpec>> calls_;  // by key
+  std::map<std::string, std::vector<CollectiveSpec>> calls_;  // the collectives of each key
   std::size_t noted_ = 0;
   bool defers_ = false;  // some of them may leave data in flight
 };

@@ -32,9 +32,9 @@ constexpr Duration DurationBinEnd(std::size_t bin) {
 }
 
 struct CallTotals {
-  std::array<std::uint64_t, kDurationBins> calls{};  // by duration
+  std::array<std::uint64_t, kDurationBins> calls{};  // one for each range of durations
   Duration elapsed{};
-  std::uint64_t bytes = 0;           // of the buckets
+  std::uint64_t bytes = 0;           // size of all buckets
   double missing_contributions = 0;  // a share of each call
 };
 
@@ -43,7 +43,8 @@ class CollectiveTotals {
   // Adds a call that has ended with a result.
   void Add(const CallRecord& call);
 
-  // By the name of the collective; those beyond kObservedMax are together under "(others)".
+  // The totals under the name of each collective; collectives beyond kObservedMax are together
+  // under "(others)".
   std::vector<std::pair<std::string, CallTotals>> Values() const;
 
  private:

@@ -52,7 +52,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static Result<std::size_t> PathMtuBytes(const std::string& address) {
     return UdpPort::path_mtu_bytes(address);
   }
-  // Of the socket with the smallest buffer.
+  // The granted size of the smallest buffer among the sockets.
   std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
 
   SocketFeatures features() const { return features_; }
@@ -109,7 +109,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<Rank> SilentRanks() const;
   // Endpoint::ProbePaths(), on all lanes; after Connect().
   void ProbePaths(const std::vector<std::size_t>& lengths);
-  // By lane: Endpoint::UnprovenPaths(), after the last probes. All paths of a lane that has not
+  // Endpoint::UnprovenPaths() of each lane, after the last probes. All paths of a lane that has not
   // said anything yet.
   std::vector<std::pair<std::uint16_t, UnprovenPath>> UnprovenPaths() const;
 

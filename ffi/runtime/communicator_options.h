@@ -27,7 +27,7 @@ struct CommunicatorOptions {
   Secret secret{};
   Protection protection = Protection::kAuthenticate;
   std::string bind_address;      // IPv4 or IPv6; its family decides that of the session
-  std::uint16_t port_first = 0;  // of the ports of the lanes; 0: the kernel chooses
+  std::uint16_t port_first = 0;  // the first port of the lanes; 0: the kernel chooses
   std::uint16_t port_last = 0;
   std::uint16_t lanes = 1;
   std::uint16_t incast = 0;  // 0: all peers at once
@@ -35,10 +35,10 @@ struct CommunicatorOptions {
   std::uint32_t max_lag = 2;
   Duration peer_timeout{};
   Duration mismatch_timeout{};
-  Duration call_timeout{};   // of a call that waits; 0: never
-  Duration deadline{};       // of a call that does not wait: both stages together; 0: learned
-  double late_budget = 0;    // share of the data that may miss a learned deadline
-  Duration deadline_max{};   // of a learned deadline
+  Duration call_timeout{};  // longest wait of a call that waits; 0: never
+  Duration deadline{};      // both stages together, of a call that does not wait; 0: learned
+  double late_budget = 0;   // share of the data that may miss a learned deadline
+  Duration deadline_max{};  // longest learned deadline
   Duration stall_timeout{};  // age at which a call is reported; 0: never
   std::optional<Faults> faults;
 };
@@ -54,13 +54,13 @@ Status Validate(const CommunicatorOptions& options);
 // Identifies the session, equally on all ranks.
 Result<std::uint32_t> SessionTag(const Secret& secret);
 
-// Of a lane without a membership of its own.
+// The options of a lane without a membership of its own.
 Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
                                           const std::vector<RankAddress>& ranks,
                                           std::size_t datagram_bytes_max,
                                           std::size_t peer_receive_buffer_bytes);
 
-// Those of a lane, or none: different ones on every rank and lane, from the one seed.
+// The faults of a lane, or none: different ones on every rank and lane, from the one seed.
 std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t lane);
 
 // Fills in the deadlines of the stages of a call.

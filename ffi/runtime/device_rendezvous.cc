@@ -70,8 +70,8 @@ struct DeviceRendezvous::LocalReduction {
   Sequence sequence;
   Instant begun;
   Instant stalls_at = kNever;       // time of its report
-  Instant deadline = kNever;        // for the start of all devices
-  std::vector<DeviceCall> calls;    // in the order of their start; sorted by rank once complete
+  Instant deadline = kNever;        // the time by which all devices must start
+  std::vector<DeviceCall> calls;    // ordered by their start; sorted by rank once complete
   std::uint64_t cancellations = 0;  // their number before the last device started
   Instant complete_at;
   std::atomic<std::size_t> copies_left = 0;
@@ -370,7 +370,7 @@ void DeviceRendezvous::SubmitToNetwork(const std::shared_ptr<LocalReduction>& lo
 void DeviceRendezvous::Finish(const std::shared_ptr<LocalReduction>& local_reduction,
                               const Status& status, const CallStats& stats) {
   std::vector<DeviceCall>& calls = local_reduction->calls;
-  // Of a call within one process the network knows nothing.
+  // The network knows nothing of a call within one process.
   DeviceResult result{.status = status,
                       .stats = stats,
                       .sequence = std::max(stats.number, local_reduction->sequence)};

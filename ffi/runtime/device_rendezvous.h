@@ -47,7 +47,7 @@ struct DeviceCall {
   CollectiveSpec spec;  // `members` are the processes of the group; `name` is the user's
   std::uint32_t group = 0;
   std::uint32_t groups = 1;
-  std::uint32_t rank = 0;  // in the group
+  std::uint32_t rank = 0;  // its rank in the group
   // Ranks of the group that are devices of this process, ascending; `rank` is one of them.
   std::vector<std::uint32_t> local_ranks;
   // The caller's own sequence, which has to grow; without it calls are counted.
@@ -78,7 +78,7 @@ struct DeviceRendezvousOptions {
   SubmitFunction submit;
   GiveUpFunction give_up;
   TellDevicesFunction tell;
-  // Longest wait of the first device of a call for the last one; 0: unlimited. The same limit as
+  // Longest wait of the first device of a call for the last one; 0: unlimited. The limit is that
   // between processes, because a device may compute for as long as another process.
   Duration call_timeout{};
   // Age of the wait at which it is reported; 0: never.
@@ -131,10 +131,10 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
     std::optional<std::uint32_t> last;
     bool in_flight = false;
     bool begun = false;              // the call in flight
-    std::deque<DeviceCall> waiting;  // for its end; bounded by BegunCalls, and one other call
+    std::deque<DeviceCall> waiting;  // later calls; bounded by BegunCalls, and one other call
   };
   struct Collective {
-    std::map<std::uint32_t, Slot> slots;  // by rank
+    std::map<std::uint32_t, Slot> slots;  // one for each rank
     // The one call that some but not all local devices have started. There is at most one: a device
     // starts its next call after this one has ended.
     std::optional<LocalReductions::iterator> local_reduction;
@@ -171,9 +171,9 @@ class DeviceRendezvous : public std::enable_shared_from_this<DeviceRendezvous> {
   DevicesEvent Describe(Instant now, const LocalReduction& local_reduction) const;
   void ReportStall(Instant now, const LocalReduction& local_reduction);
 
-  // Without the mutex. Null: no effect.
+  // The caller does not hold the mutex. Null: no effect.
   void Proceed(const std::shared_ptr<LocalReduction>& local_reduction);
-  // On the completion pool.
+  // Runs on the completion pool.
   void Reduce(const std::shared_ptr<LocalReduction>& local_reduction);
   // Ends a call that does not reach the network.
   void FailReduced(const std::shared_ptr<LocalReduction>& local_reduction, const Status& why);

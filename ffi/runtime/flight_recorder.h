@@ -27,19 +27,19 @@ inline constexpr std::size_t kFlightRecords = 4096;
 struct CallRecord {
   enum class State : std::uint8_t { kUnderWay, kDone, kFailed };
 
-  std::uint64_t number = 0;  // of the call in this process, from 1
+  std::uint64_t number = 0;  // the call's number in this process, from 1
   std::string collective;    // its name
   std::string description;   // name, dtype, shapes, mode
   std::string_view mode;     // a literal
   bool drain = false;
-  Sequence sequence;        // at its end: with the skipped calls of its session
-  std::uint64_t bytes = 0;  // of the bucket
+  Sequence sequence;        // the number at its end, with the skipped calls of its session
+  std::uint64_t bytes = 0;  // size of the bucket
   bool defers = false;      // its late data joins a later call
   bool spares = false;      // it ends without its last members, by a quorum
   Instant started;
-  Duration started_unix{};  // since the epoch
+  Duration started_unix{};  // time since the epoch
   State state = State::kUnderWay;
-  Duration elapsed{};  // at the end
+  Duration elapsed{};  // its duration at the end
   std::string error;   // first bytes of the error, if the call failed
   CallStats stats;     // meaningful once the call has ended
   // Of a call open for long: the ranks that it waits for, and those without any data for it.

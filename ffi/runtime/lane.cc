@@ -148,7 +148,7 @@ std::vector<LateData> Lane::TakeLateData() {
 }
 
 void Lane::Run() {
-  // For programs that show the load of each thread. The longest name that Linux keeps.
+  // Programs that show the load of each thread show this name. It is the longest for Linux.
   pthread_setname_np(pthread_self(), "optireduce-lane");
   Status why;
   try {
@@ -161,7 +161,7 @@ void Lane::Run() {
                              "wrong sums: ") +
                      broken.what());
   } catch (const std::exception& unexpected) {
-    // For example out of memory. The process continues; its calls must end.
+    // Memory may have run out, for example. The process continues; its calls must end.
     why = Status(StatusCode::kInternal, std::string("this lane stopped: ") + unexpected.what());
   }
   FailAll(why);
@@ -174,7 +174,7 @@ void Lane::Loop() {
     if (const Instant now = ClockNow(); now >= endpoint_->PollTimeout()) {
       endpoint_->HandleTimeout(now);
     }
-    DeliverCompletions();  // Before the sends: a finished call need not wait for them.
+    DeliverCompletions();  // A finished call need not wait for the sends.
     const bool sent = SendSome();
     DeliverCompletions();
     if (received || sent) {

@@ -85,7 +85,7 @@ class Lane {
   void StartClosing(const Status& why);
   LaneSnapshot snapshot() const;
   // Asks the lane's thread, between two of its turns; nothing if it does not answer before `until`.
-  // For one thread at a time.
+  // Only one thread at a time may call it.
   std::optional<LaneReport> Examine(Instant until);
   // After Close(), once: see Endpoint::FindLateData().
   std::vector<LateData> TakeLateData();
@@ -132,16 +132,16 @@ class Lane {
     CallDoneFunction done;
     std::uint64_t record = 0;
   };
-  std::unordered_map<std::uint64_t, Call> calls_;  // by token
+  std::unordered_map<std::uint64_t, Call> calls_;  // the call of each token
   std::uint64_t next_token_ = 1;
   int polls_left_ = 0;                                 // remaining polls before the lane sleeps
   std::vector<Pending> taken_;                         // reused between turns
-  std::optional<std::vector<UnprovenPath>> unproven_;  // after the first probes
+  std::optional<std::vector<UnprovenPath>> unproven_;  // null before the first probes
 
   mutable std::mutex mutex_;  // guards the following members
   std::vector<Pending> queue_;
   std::optional<std::vector<std::size_t>> probes_wanted_;  // lengths
-  std::optional<Status> cancelled_;  // for the open calls and the first `cancelled_queued_`
+  std::optional<Status> cancelled_;  // the error of open calls and the first `cancelled_queued_`
   std::size_t cancelled_queued_ = 0;
   std::optional<Status> closed_;  // the reason for which submissions are refused
   bool closing_ = false;

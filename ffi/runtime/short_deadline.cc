@@ -12,7 +12,7 @@ std::optional<ShortDeadlineEvent> ShortDeadlineDetector::Add(std::string_view co
   }
   MeanOfCalls* const late = cut_.FindOrAdd(collective);
   if (late == nullptr) return std::nullopt;
-  // Of the contributions to the whole result.
+  // The missing contributions to the whole result.
   late->Add(stats.missing_results + (1 - stats.missing_results) * stats.missing_contributions,
             kShortDeadlineCalls);
   if (late->count < kShortDeadlineCalls || late->value < kMissedLate) return std::nullopt;

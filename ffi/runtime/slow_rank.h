@@ -51,7 +51,7 @@ struct SlowRankEvent {
   Rank rank;
   bool recovered = false;
   std::string collective;
-  // Of the last `calls` of the collective `waited` calls waited for the rank; in `absent` of these
+  // `waited` of the last `calls` calls of the collective waited for the rank; in `absent` of these
   // none of its data arrived in time.
   std::size_t calls = 0;
   std::size_t waited = 0;

@@ -31,10 +31,10 @@ struct StatusReport {
   std::uint32_t session = 0;
   Instant at;
   std::vector<Rank> members;              // ranks that were not removed
-  std::vector<CallRecord> calls;          // under way, oldest first
+  std::vector<CallRecord> calls;          // calls under way, oldest first
   std::optional<CallRecord> last_ended;   // the newest call that has ended
   std::vector<DevicesEvent> devices;      // calls that some devices have not started
-  std::vector<PeerReport> peers;          // by rank
+  std::vector<PeerReport> peers;          // one for each other rank
   std::vector<std::uint16_t> mute_lanes;  // lanes whose threads have not answered
 };
 

@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::uint16_t kRanks = 4;
-constexpr std::uint32_t kDevices = 2;  // of each rank
+constexpr std::uint32_t kDevices = 2;  // devices of each rank
 // The last rank leaves, falls silent, or is interrupted.
 constexpr std::uint16_t kOther = kRanks - 1;
 constexpr std::size_t kDatagramBytes = 1472;
@@ -70,7 +70,7 @@ void Expect(bool holds, const std::string& what) {
 }
 
 struct SessionOptions {
-  Faults faults;              // of all ranks
+  Faults faults;              // faults of all ranks
   bool other_silent = false;  // no datagram of the last rank arrives
   Duration peer_timeout = seconds(30);
   Duration deadline{};  // 0: learned
@@ -173,7 +173,7 @@ class Bucket {
     made.rank = device_;
     const std::uint32_t first = device_ / kDevices * kDevices;
     for (std::uint32_t d = 0; d < kDevices; ++d) made.local_ranks.push_back(first + d);
-    // In two leaves.
+    // The call has two leaves.
     const std::uint64_t half = mode_.elements / 2;
     auto* const data = reinterpret_cast<std::byte*>(values_.data());
     made.leaves = {{.data = data, .elements = half},
@@ -213,7 +213,7 @@ class Bucket {
   const Mode& mode_;
   std::uint32_t device_;
   std::vector<float> values_;
-  std::vector<double> total_;  // of the results of all calls
+  std::vector<double> total_;  // sum over the results of all calls
   std::mutex mutex_;
   std::condition_variable done_;
   std::optional<DeviceResult> result_;
@@ -321,7 +321,7 @@ void EndUnderWay(std::uint32_t calls, const std::function<void(Communicator& ran
       const DeviceResult second = bounded.Wait();
       if (first.status.ok()) CheckSum(exact, call);
       if (first.status.ok() && second.status.ok()) continue;
-      // As in a process that ends with an error.
+      // A process that ends with an error closes its session.
       rank.Close("a call failed");
       return;
     }
