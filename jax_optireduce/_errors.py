@@ -76,7 +76,7 @@ class CollectiveError(OptiReduceError, _JaxRuntimeError):
 class PeerLost(CollectiveError):
     """A rank is dead, silent for `peer_timeout_s`, has ended, or was removed.
 
-    `ranks` are these. The own rank among them: the others continue without it.
+    `ranks` are these. If this rank is among them, the others continue without it.
     """
 
 

@@ -21,7 +21,7 @@ _R = TypeVar("_R")
 _OLDEST: Final = "0.10.2"
 _UNTESTED: Final = "0.13"
 
-# The same as a requirement.
+# The tested versions as a requirement.
 TESTED: Final = f"jax>={_OLDEST},<{_UNTESTED}"
 
 

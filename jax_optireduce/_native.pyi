@@ -44,7 +44,7 @@ def registrations() -> Mapping[str, object]:
 def register_with_plugin(path: str) -> tuple[int, int]:
     """Registers the handlers of host computations with a loaded PJRT plug-in.
 
-    Those are "jax_optireduce_allreduce" and "jax_optireduce_sequence". Returns the
+    They are "jax_optireduce_allreduce" and "jax_optireduce_sequence". Returns the
     version of its PJRT C API, (major, minor). A RuntimeError gives the reason of a
     refusal: see ffi/bind/plugin_registration.h.
     """
@@ -83,8 +83,9 @@ def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
 def failures() -> list[dict[str, Any]]:
     """The last calls of the process that ended with an error, oldest first.
 
-    Of each: "cause" ("peer lost", "path too small", "disagreement", "call timeout",
-    "cancelled" or "other"), "message", "ranks", "collective", "sequence", "waited_s".
+    The fields of each are "cause" ("peer lost", "path too small", "disagreement", "call
+    timeout", "cancelled" or "other"), "message", "ranks", "collective", "sequence",
+    "waited_s".
     """
 
 def wire_version() -> int:
@@ -277,7 +278,7 @@ class Communicator:
         """
 
     def features(self) -> dict[str, object]:
-        """Of the sockets: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
+        """Socket features: gso, gro, receive_buffer_bytes, datagram_bytes_max."""
 
 def handle_termination(handler: Callable[[int, Any], object], ends: bool) -> None:
     """Makes `handler` Python's handler of SIGTERM, in place of a handler in C.

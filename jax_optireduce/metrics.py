@@ -36,7 +36,7 @@ _PREFIX = "jax_optireduce"
 # Counters that may also decrease.
 _GAUGES = ("memory_bytes", "live_processes", "handles_open", "completion_threads_peak")
 
-# Of OpenTelemetry's attributes of network metrics.
+# The values of OpenTelemetry's attribute of network metrics.
 # Source: OpenTelemetry, semantic conventions of system metrics (system.network.io).
 _DIRECTIONS = {"bytes_sent": "transmit", "bytes_received": "receive"}
 

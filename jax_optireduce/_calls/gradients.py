@@ -170,7 +170,7 @@ def sync_in_backward(
 def _sync(
     call: Call, specs: tuple[Any, ...], leaves: tuple[Any, ...], step: Any
 ) -> tuple[Any, ...]:
-    del specs, step  # For the backward pass.
+    del specs, step  # The backward pass uses them.
     return tuple(made_varying(leaf, call.axes) for leaf in leaves)
 
 

@@ -61,9 +61,9 @@ def assert_replicas_equal(tree: Any, fail_message: str = "") -> None:
     processes it sends hashes, through JAX's coordination service.
 
     Works with the arrays of `jax.shard_map`, of plain `jit`, and of one process alone
-    (then each process has one replica). Of a sharded array the copies of each shard are
-    compared; a shard with one copy has no replica. NaN equals NaN of the same bits, and
-    0.0 differs from -0.0. Dead and removed processes are left out.
+    (then each process has one replica). The copies of each shard of a sharded array
+    are compared; a shard with one copy has no replica. NaN equals NaN of the same bits,
+    and 0.0 differs from -0.0. Dead and removed processes are left out.
 
     Differs from `jax.experimental.multihost_utils.assert_equal`, which expects values
     of one process and does not report the leaf, in the comparison of all copies, also
@@ -257,7 +257,7 @@ def replica_drift(tree: Any, axis_name: AxisName) -> jax.Array:
     """
     kind = "replica_drift"
     key = checks.checked_key(None, kind)
-    # As `resync`: waits for all live ranks.
+    # The call waits for all live ranks, as `resync` does.
     call = checks.checked_call(
         kind, axis_name, key, "bounded", mean=False, drain=Drain.OF_CALLS_IF_ANY
     )

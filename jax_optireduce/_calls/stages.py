@@ -330,7 +330,7 @@ def _gather_tree(
     vectors, elements = [], []
     for bucket in bucketing.plan_buckets(
         [(x.size if rounded else blocks.words_in(x), size) for x in sent],
-        [np.dtype(np.float32)] * len(sent),  # For the size of a word.
+        [np.dtype(np.float32)] * len(sent),  # It decides the size of a word.
         bucket_bytes=options.bucket_bytes,
     ):
         of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)

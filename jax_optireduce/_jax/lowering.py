@@ -199,7 +199,7 @@ def _titled(title: str, scope: Any) -> contextlib.AbstractContextManager[Any]:
     # The names that JAX has given it.
     while isinstance(place, _ir.NameLoc):
         place = place.child_loc
-    # As JAX writes them: the type of the operation, and its name in all scopes.
+    # JAX writes such locations: the type of the operation, and its name in all scopes.
     scoped = _ir.Location.name(f"{scope}/{title}".lstrip("/"), childLoc=place)
     return _ir.Location.name(f"{title}:", childLoc=scoped)
 

@@ -1,8 +1,9 @@
 """`allreduce_p`: a sum over mapped axes as a JAX primitive, and all of its rules.
 
 The primitive is pure for JAX, which permits `jax.checkpoint`, `scan` and `cond`, and
-has a side effect for XLA only, which prevents that XLA merges equal calls or moves them
-out of a loop. Its operands are (rank, step, *leaves), its results (*sums, statistics):
+has a side effect for XLA only, which prevents XLA from merging equal calls or moving
+them out of a loop. Its operands are (rank, step, *leaves), its results (*sums,
+statistics):
 
   rank   int32 [2]: the index of the group of ranks, and of the rank in it. An operand,
          so that the compiled program is the same on every rank.
@@ -115,7 +116,7 @@ def is_typed(axes: Sequence[str]) -> bool:
 def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
-    # In the region of a lowering all axes are manual.
+    # All axes are manual in the region of a lowering.
     if not mapped or leaf_specs.automatic_axes():
         return jnp.zeros(2, jnp.int32)
     others = tuple(
@@ -432,7 +433,7 @@ def _take_native(
     return number, bucket
 
 
-# From programs on CPU devices.
+# The way for programs on CPU devices.
 DIRECT_WAY = host_computation.Way(_call_native, _take_native)
 _WAYS = {
     DIRECT: DIRECT_WAY,

@@ -81,7 +81,7 @@ def collective_name(key: str, devices: np.ndarray) -> str:
     return head.decode(errors="ignore") + end
 
 
-# Of collectives with one stage, for messages.
+# The operations of collectives with one stage, as messages name them.
 _OPERATIONS = {
     "allreduce": "",
     "reduce_scatter": "psum_scatter of ",

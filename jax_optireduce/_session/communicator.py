@@ -51,7 +51,7 @@ class Communicator:
         native: Any | None,
         datagram_bytes: int,
     ) -> None:
-        """For `init` only."""
+        """Only `init` makes an instance."""
         self.rank = rank
         self.world_size = world_size
         self.options = options

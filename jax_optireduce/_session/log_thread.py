@@ -291,7 +291,7 @@ def describe_removal(
         why, left = f"although heard all the time: {event['path']}", ""
     back = "To restore it, start the whole job again from a checkpoint."
     if own_rank in ranks:
-        # With the whole slice.
+        # The whole slice is removed with this rank.
         mates = [rank for rank in ranks if rank != own_rank]
         along = f"with {_ranks(mates)} " if mates else ""
         return (

@@ -31,7 +31,7 @@ _LATE_BUDGET = 0.1
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP).
 DATAGRAM_BYTES_MAX = 8972
 
-# The same between processes of one host.
+# Largest UDP payload between processes of one host, in bytes.
 # Chosen: the largest payload of UDP, 65507, in whole elements of 8 bytes.
 DATAGRAM_BYTES_MAX_ON_ONE_HOST = 65_504
 

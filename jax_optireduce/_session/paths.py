@@ -159,7 +159,7 @@ def agree(own: Proof, proofs: Sequence[Proof]) -> Proof:
       proofs: of all ranks.
 
     Raises:
-      RendezvousError: a path carries nothing; the own one comes first.
+      RendezvousError: a path carries nothing; that of this rank comes first.
     """
     for proof in (own, *proofs):
         if proof.error:

@@ -37,7 +37,7 @@ _TERMINATION_S = 2.0
 # Chosen: short for a user at the end of a process, and without load on the processor.
 _POLL_S = 0.1
 
-# The same for the end of begun calls. Chosen: about the time of a call.
+# Period of polls for the end of begun calls. Chosen: about the time of a call.
 _POLL_BEGUN_S = 0.005
 
 # Folder of the announcements in the coordination service.

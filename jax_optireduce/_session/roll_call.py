@@ -99,7 +99,7 @@ def hold(
       OSError: process 0 cannot open more files.
     """
     job = _Job(coordinator_address, num_processes, process_id)
-    # As JAX itself.
+    # JAX itself listens there by default.
     every = f"[::]:{coordinator_address.rpartition(':')[2]}"
     bind_address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", every)
     end = time.monotonic() + timeout_s
@@ -155,7 +155,7 @@ def _listener(bind_address: str) -> socket.socket:
         family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # As JAX's service: a launcher may have reserved the port.
+        # JAX's service does so, too: a launcher may have reserved the port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6 and host == "::":
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -182,7 +182,7 @@ class _Meeting(contextlib.ExitStack):
         self._listener = listener
         self._selector = self.enter_context(selectors.DefaultSelector())
         self._selector.register(listener, selectors.EVENT_READ, listener)
-        # In the order of their connections.
+        # The connections in the order of their arrival.
         self._silent: dict[socket.socket, None] = {}
         self._came: dict[socket.socket, _Arrival] = {}
         self._refusals: list[str] = []

@@ -135,7 +135,7 @@ class Plan:
 
         Args:
           lateness: of each rank, any measure: the number of steps in which
-            `Report.missing` has named it. The same on all ranks.
+            `Report.missing` has named it. All ranks give equal values.
 
         Raises:
           UsageError: the plan has several axes, a cyclic code, or another number of
@@ -265,7 +265,7 @@ class Report(NamedTuple):
     Attributes:
       exact: the gradient is the mean over the whole batch, bool [].
       error: the share of the batch that the gradient lacks, in [0, 1], float32 []: 0 if
-        it is exact. Of a cyclic code the mean square of the errors of its parts.
+        it is exact. For a cyclic code it is the mean square of its parts' errors.
       missing: the ranks that it does without, bool [ranks], for each axis: late, dead,
         or with another `State.carried`.
       stats: of the calls.

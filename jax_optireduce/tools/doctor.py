@@ -52,7 +52,7 @@ _MEMORY_WANTED_BYTES = 2 << 30
 
 _MIB_BYTES = 1 << 20
 
-# By direction: the bound of a socket's buffer, and the effect of a small one.
+# The bound of a socket's buffer in each direction, and the effect of a small one.
 _BUFFERS = {
     "receive": (
         "net.core.rmem_max",

@@ -301,7 +301,7 @@ class _Launch:
         keep_going: bool,
         direct: Container[int],
     ) -> None:
-        # From a failure to SIGTERM, and from SIGTERM to SIGKILL.
+        # The times from a failure to SIGTERM, and from SIGTERM to SIGKILL.
         self._report_s, self._grace_s = graces_s
         self._keep_going = keep_going
         self._direct = direct

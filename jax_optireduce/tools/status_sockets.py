@@ -14,7 +14,7 @@ from typing import Any
 
 from jax_optireduce._session import status
 
-# As ffi/runtime/status_report.h.
+# It equals that of ffi/runtime/status_report.h.
 _VERSION = 1
 
 # Longest time for an answer, in seconds.

@@ -187,7 +187,7 @@ def _on_tracks(
     calls: Iterable[dict[str, Any]],
 ) -> Iterator[tuple[tuple[str, int], dict[str, Any]]]:
     """Yields each call with its track: simultaneous calls get different ones."""
-    # Of each collective the free tracks, and (end, track) of those in use.
+    # The free tracks of each collective, and (end, track) of those in use.
     free: dict[str, list[int]] = {}
     used: dict[str, list[tuple[float, int]]] = {}
     for call in sorted(calls, key=lambda call: call["started_monotonic_s"]):
