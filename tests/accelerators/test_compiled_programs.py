@@ -23,8 +23,8 @@ _PACKAGES = {
     "cuda": ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"),
     "tpu": ("libtpu",),
 }
-# Of a leaf of the train step on a device: a quarter of two matrices of 64 x 128, and of
-# a vector of 128 + 1 elements, padded.
+# A leaf of the train step on a device: a quarter of two matrices of 64 x 128, and of a
+# vector of 128 + 1 elements, padded.
 _ELEMENTS = 2 * 64 * 128 // 4 + math.ceil(129 / 4)
 
 

@@ -12,7 +12,7 @@ from jax_optireduce import UsageError, coding
 
 RANKS, BATCH, DATASET = 4, 16, 100
 
-# Of a gradient near 1, in float32, through a cyclic code.
+# The error of a gradient near 1, in float32, through a cyclic code.
 _ERROR_MAX = 5e-6
 
 
@@ -40,7 +40,7 @@ def _combined(plan, *, moved=(0.0,) * RANKS, exact_steps=(0,) * RANKS, step=2):
     """Combines the gradients of ranks whose parameters are moved.
 
     Returns:
-      Of each rank the mean gradient, the parameters, the exact steps, and whether the
+      The mean gradient, the parameters, the exact steps of each rank, and whether the
       gradient is exact; the missing ranks of the first axis as rank 0 sees them.
     """
     mesh = _mesh(plan.sizes)

@@ -147,7 +147,7 @@ def test_sync_in_backward_takes_the_steps_of_one_device(loss, is_global, vma):
 
 @pytest.mark.parametrize(("loss", "is_global"), _LOSSES)
 def test_average_gradients_takes_the_steps_of_one_device(loss, is_global):
-    del is_global  # Without check_vma it makes no difference.
+    del is_global  # It makes no difference without check_vma.
     on_ranks = _on_ranks(loss)
 
     def gradient(params: Any, x: Any) -> Any:

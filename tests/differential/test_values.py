@@ -211,7 +211,7 @@ def test_small_buckets_of_many_leaves_give_the_bits_of_lax():
 
 
 def test_contributions_are_added_in_rank_order():
-    # In this order, and in no other, float32 loses both ones.
+    # Only in this order does float32 lose both ones.
     x = jnp.array([[1e8], [1.0], [1.0], [-1e8]], jnp.float32)
     total = np.float32(0)
     for row in np.asarray(x):

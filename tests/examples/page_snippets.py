@@ -236,7 +236,7 @@ def _checkpoints(blocks: Page) -> None:
     restored = blocks.names["restored"]["params"]
     kept = blocks.names["params"]
     assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, kept, restored)))
-    # As if a rank were gone. The next block defines the function that this one calls.
+    # A rank seems to be gone. The next block defines the function that this one calls.
     blocks.postpone()
     blocks.run(ocp=blocks.names["ocp"])
     stats = blocks.names["stats"]

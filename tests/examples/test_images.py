@@ -106,7 +106,7 @@ def test_the_archive_is_read_as_it_was_written(images, tmp_path):
 
 def test_a_batch_of_python_3_is_read_too(images, tmp_path):
     class Pickler(pickle.Pickler):
-        """With the names of this NumPy."""
+        """A pickler that writes the names of this NumPy."""
 
     batch = {key: value for key, value in _batch(1).items() if key != b"filenames"}
     content = io.BytesIO()

@@ -18,7 +18,7 @@ def _printed(name, *arguments, folder, processes=PROCESSES, devices=1, **variabl
         *arguments,
         processes=processes,
         devices=devices,
-        # So that processes that share few cores are late seldom.
+        # Processes that share few cores are then late seldom.
         **{"JAX_OPTIREDUCE_DEADLINE_S": "10", **variables},
     )
     return "\n".join(re.findall(r"(?m)^\[0\] (.*)$", output))

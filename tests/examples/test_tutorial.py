@@ -73,7 +73,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path):
             missing = {_shape(line) for line in block.splitlines()} - shapes
             assert not missing, f"{missing} not in\n{output}"
         elif "train.py" in block and program != ran_last:
-            # The same program in another environment is not run again.
+            # A program is not run again in another environment.
             ran_last = program
             (tmp_path / "train.py").write_text(program)
             output = _run(block, tmp_path)

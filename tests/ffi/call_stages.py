@@ -3,7 +3,7 @@
 import optireduce_testing as native
 
 MEMBERS = 3
-# Of both stages, in seconds.
+# Deadline of both stages together, in seconds.
 DEADLINE_S = 0.2
 # Segments of the members: 0 and 1, 2 and 3, 4 and 5.
 SEGMENTS = 2 * MEMBERS

@@ -14,7 +14,7 @@ def test_results_go_into_the_bucket():
     call = Call("exact")
     all_results(call)
     assert call.bucket[2:] == [102.0, 103.0, 104.0, 105.0]
-    assert call.bucket[:2] == VALUES[:2], "the own shard comes from the own sums"
+    assert call.bucket[:2] == VALUES[:2], "this rank's shard comes from its sums"
     assert [call.not_received(owner) for owner in (0, 1, 2)] == [2, 0, 0]
     assert not call.complete
 
@@ -31,7 +31,7 @@ def test_a_repetition_changes_nothing():
     [(1, 4, 3), (0, 0, 3), (1, 6, 3), (1, 2, 4)],
     ids=[
         "the shard of another",
-        "the own shard",
+        "this rank's shard",
         "no segment",
         "too many contributors",
     ],

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of answer_time.h.
+# The value in answer_time.h.
 _PATIENCE_MIN = 1.0
 _FACTOR = 2
 _MEMORY = 240.0

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of attendance.h.
+# The value in attendance.h.
 _CALLS_WITHOUT = 3
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of black_hole_detector.cc.
+# The values in black_hole_detector.cc.
 EVERY_PATH = 548
 LOSSES = 32
 

@@ -60,7 +60,7 @@ def test_what_is_missing_counts_by_elements():
     outcomes.add(100, missing_results=0.5, missing_contributions=0.2)
     outcomes.add(300)
     assert outcomes.missing_results == pytest.approx(50 / 400)
-    # Of the results that arrived: 50 of the first part.
+    # Only the results that arrived count: 50 of the first part.
     assert outcomes.missing_contributions == pytest.approx(0.2 * 50 / 350)
 
 

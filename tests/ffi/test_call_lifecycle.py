@@ -3,7 +3,7 @@
 import pytest
 from session_parts import ANNOUNCEMENT, Parts
 
-# Of both stages, as collectives of tests have it.
+# Deadline of both stages together, the default of collectives of tests.
 DEADLINE_S = 0.1
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of call_numbers.h.
+# The value in call_numbers.h.
 _INTERVALS = 8
 _INTERVALS_PER_OUTLIER = 4
 _MARGIN = 2

@@ -5,9 +5,9 @@ import pytest
 import optireduce_testing as native
 
 MEMBERS = 3
-# Of both stages.
+# Deadline of both stages together.
 DEADLINE_S = 1.0
-# Of deadline_controller.cc.
+# The value in deadline_controller.cc.
 CALIBRATION_CALLS = 20
 
 
@@ -55,7 +55,7 @@ def test_bounded_calls_learn_both_stages():
     of = timing("bounded", late_budget=0.01)
     learn(of, 0.01, 0.02)
     assert 0.01 <= of.reduce_scatter_deadline < 0.015
-    # From the opening of the call.
+    # The time counts from the opening of the call.
     assert 0.02 <= of.call_deadline < 0.03
 
 

@@ -176,7 +176,7 @@ def test_ranks_leave_after_calls_that_followed_a_disagreement():
 
 @pytest.mark.parametrize("all_at_once", [True, False])
 def test_a_bounded_call_that_a_rank_gives_up_keeps_no_other_rank_waiting(all_at_once):
-    deadline_s = 0.1  # of both stages
+    deadline_s = 0.1  # both stages together
     session = Session(3, "bounded", elements=10, max_lag=2, peer_timeout_s=30.0)
     all_call(session, 0)
     # The fifth call would wait for the lagging program: two calls are accepted ahead of

@@ -9,7 +9,7 @@ from session import Session
 
 STEP_S = 0.1
 EXCHANGE_S = 0.01  # more than the calls of ranks that are in step take
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 DRAINED_S = 2.0
 JUST_S = 1e-6
 
@@ -262,8 +262,8 @@ def test_a_rank_that_waits_in_vain_waits_in_few_of_its_calls():
 
 
 def test_waits_do_not_grow_where_the_others_wait_outside_of_the_session():
-    # For example in a collective of another library after each five calls: the absence
-    # of this rank lengthens an interval between their calls.
+    # They wait in a collective of another library after each five calls, for example:
+    # the absence of this rank lengthens an interval between their calls.
     session = absent(0)
     for _ in range(6):
         for _ in range(5):
@@ -279,7 +279,7 @@ def test_waits_do_not_grow_where_the_others_wait_outside_of_the_session():
 
 
 def test_a_returned_rank_does_not_wait_for_ranks_that_wait_for_it_elsewhere():
-    # For example in a metric of mode "exact" at the end of each step.
+    # They wait in a metric of mode "exact" at the end of each step, for example.
     session = absent(2)
     metric = {"name": "metric", "mode": "exact", "fingerprint": 2, "token": 900}
     for rank in (1, 2):
@@ -359,7 +359,7 @@ def test_a_drain_that_one_rank_gives_up_fails_on_all_with_its_reason():
     for rank in (0, 2):
         assert "rank 1" in session.last(rank).error
         assert "Ctrl-C" in session.last(rank).error
-    # And all go on.
+    # All go on.
     session.step(0, 1, 2)
     assert {session.last(rank).error for rank in range(3)} == {""}
 

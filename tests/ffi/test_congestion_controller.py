@@ -35,7 +35,7 @@ class Path:
         parts = []
         for _ in range(rounds):
             window = self.controller.window_bytes()
-            # In sequence through the queue, for the duration of the round trip.
+            # The data passes the queue in sequence, for the duration of the round trip.
             under_way = window + self.others
             elapsed = max(self.delay, under_way / self.rate)
             datagrams = window // DATAGRAM_BYTES

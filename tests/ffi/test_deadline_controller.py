@@ -153,7 +153,7 @@ def test_a_change_of_latency_is_followed_within_twenty_calls(drawn, factor, befo
 @hypothesis.given(ranks(), st.floats(1e-4, 0.05))
 def test_the_bound_is_never_exceeded(drawn, bound_s):
     controller = make_controller(drawn.sources, bound_s)
-    bound_s = controller.deadline()  # in whole nanoseconds
+    bound_s = controller.deadline()  # whole nanoseconds
     for _ in range(60):
         drawn.call(controller)
         assert controller.deadline() <= bound_s
@@ -169,7 +169,7 @@ def test_what_is_needed_beyond_the_bound_is_known(drawn, bound_s):
         make_controller(drawn.sources, bound_s),
         make_controller(drawn.sources),
     ):
-        bound_s = controller.deadline()  # in whole nanoseconds
+        bound_s = controller.deadline()  # whole nanoseconds
         drawn.rng.seed(seed)
         needed.append([])
         for _ in range(60):
@@ -315,7 +315,7 @@ def test_stalls_in_one_call_of_seven_are_waited_for(sources, factor):
 
 @pytest.mark.parametrize("sources", [3, 8])
 def test_a_latency_that_changes_for_all_is_followed(sources):
-    """All but the own rank begin later, by more than their transfers take."""
+    """All ranks but this one begin later, by more than their transfers take."""
     drawn = Ranks(sources, p50=0.001, tail=1.2, seed=1)
     controller = make_controller(sources)
     for latency in (0.001, 0.01, 0.001):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from session import Session
 
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 CONTRIBUTION, RESULT, ACKNOWLEDGEMENT = 1, 2, 3
 SETTLED_S = 2.0

@@ -45,7 +45,7 @@ def test_late_bytes_are_those_that_no_call_has_had():
     data = made()
     assert data.late_bytes == 0
     data.submit_late([1.0, 2.0, 3.0])
-    # The own part is a late contribution, the others are deferred sends.
+    # The part of this rank is a late contribution, the others are deferred sends.
     assert data.late_bytes == MEMBERS * FLOAT
     data.pop_deferred(1)
     assert data.late_bytes == 2 * FLOAT

@@ -93,7 +93,7 @@ def test_three_of_twenty_calls_cut_short_measure_it_again(history):
     for exit_, some, total in history:
         received = total if exit_ == COMPLETE else some
         early_exit.end_stage(exit_, 0.5, received, total)
-        # At the hard bound, with more than 10 % missing.
+        # The stage ended at the hard bound, with more than 10 % missing.
         cuts.append(exit_ == EXPIRED and received < 18)
         again = sum(cuts[-20:]) == 3
         assert early_exit.calibrated() == (not again)
@@ -137,7 +137,7 @@ class TestEarlyBound:
 
     @hypothesis.given(st.lists(st.none() | times, min_size=0, max_size=15), times)
     def test_is_the_median_of_the_members_that_are_known(self, told, own):
-        # In the public code a member without a sample counts as 0.
+        # A member without a sample counts as 0 in the public code.
         early_exit = make_early_exit(len(told) + 1, own=len(told))
         for member, sample in enumerate(told):
             early_exit.told(member, sample)

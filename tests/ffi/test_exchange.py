@@ -8,7 +8,7 @@ import pytest
 
 import optireduce_testing as native
 
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 CLOSES_S = DEADLINE_S / 2  # the first stage
 OURS, THEIRS = 1.0, 2.0
 

@@ -1,7 +1,7 @@
 """The programs of the endpoint's fuzz target reach their intended effects.
 
-A program is bytes: see ffi/fuzz/endpoint_program.h. Those in tests/fuzz/endpoint/ are
-named after their effects; the fuzzers start from them.
+A program is bytes: see ffi/fuzz/endpoint_program.h. The programs in
+tests/fuzz/endpoint/ are named after their effects; the fuzzers start from them.
 """
 
 from pathlib import Path

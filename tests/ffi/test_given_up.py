@@ -48,6 +48,6 @@ def test_every_call_that_was_added_is_found_and_no_other(added):
         assert (found is not None) == (call in model)
         if found:
             first, last, _ = found
-            # As long as it can be.
+            # The interval is as long as it can be.
             assert set(range(first, last + 1)) <= model
             assert not {first - 1, last + 1} & model

@@ -6,7 +6,7 @@ from session import Session
 import optireduce_testing as native
 
 CONTRIBUTION = 1
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 
 

@@ -9,7 +9,7 @@ import pytest
 from session import Session
 
 CONTRIBUTION, RESULT = 1, 2
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 ALL = 3.0  # the sum of both contributions
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from session import Recorded
 
 CONTRIBUTION, ACKNOWLEDGEMENT = 1, 3
-REPAIR = 64  # Of wire.h.
-DEADLINE_S = 0.1  # of both stages
+REPAIR = 64  # The value in wire.h.
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 
 

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 
 import optireduce_testing as native
 
-# Of late_share.h.
+# The value in late_share.h.
 CALLS = 50
 HARMFUL, HARMLESS = 0.25, 0.1
 

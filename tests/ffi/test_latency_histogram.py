@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of latency_histogram.h: 16 bins for every doubling.
+# The value in latency_histogram.h: 16 bins for every doubling.
 BIN = 1 / 16
 FINEST_S, LONGEST_S = 2**14 / 1e9, 2**36 / 1e9
 
@@ -30,7 +30,7 @@ def test_of_nothing_every_time_is_zero():
 def test_less_than_the_share_exceeds_the_time(times, share):
     time = made(times).exceeded_by(share)
     assert sum(each > time for each in times) < share * len(times) + 1e-6
-    # And it is no longer than needed, to the width of a bin.
+    # It is no longer than needed, to the width of a bin.
     shorter = time / (1 + 2 * BIN)
     assert sum(each > shorter for each in times) >= share * len(times) - 1e-6
 

@@ -6,7 +6,7 @@ from session import Recorded
 import optireduce_testing as native
 
 CONTRIBUTION, RESULT = 1, 2
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 # Source: kCalibrationCalls of ffi/protocol/deadline/early_exit.cc is 20.
 MEASURED_CALLS = 22

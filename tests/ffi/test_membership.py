@@ -50,7 +50,7 @@ class Network:
             [[0.0] * self.ranks for _ in range(self.lanes)] for _ in range(self.ranks)
         ]
         self.called = [{} for _ in range(self.ranks)]
-        self.newest = [{} for _ in range(self.ranks)]  # of the calls that have begun
+        self.newest = [{} for _ in range(self.ranks)]  # the newest begun calls
         self.parts = [[] for _ in range(self.ranks)]  # (lane, collective, sequence)
         self.view = [0] * self.ranks
         self.decided[0] = (list(range(self.ranks)), [])

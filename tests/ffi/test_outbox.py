@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# The shard of the peer has segments 4 to 6, the own one 10 to 12.
+# The shard of the peer has segments 4 to 6, that of this rank 10 to 12.
 PEER, OWN, SEGMENTS = 4, 10, 3
 
 

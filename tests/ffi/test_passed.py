@@ -2,7 +2,7 @@
 
 from session import Session
 
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 AHEAD = 3
 

@@ -14,7 +14,7 @@ from session import Session
 
 import optireduce_testing as native
 
-DEADLINE_S = 0.1  # of both stages
+DEADLINE_S = 0.1  # both stages together
 JUST_S = 1e-6
 CONTRIBUTION = 1
 RESULT = 2
@@ -87,7 +87,7 @@ def test_no_more_calls_than_max_lag_are_taken_ahead_of_a_program(max_lag):
     for sequence in range(max_lag + 2):
         session.call(1, sequence)
         session.run(0.001)
-    # Contributions to the own shard, for each open call.
+    # It holds the contributions to its shard, for each open call.
     assert session.ranks[0].memory_bytes() == max_lag * shard_bytes
     assert session.done[1] == {}
 

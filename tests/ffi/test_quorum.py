@@ -14,7 +14,7 @@ CLUSTERS = (0, 0, 1, 1)
 # A datagram of the second stage, and one about a call.
 _RESULT, _ANNOUNCEMENT = 2, 4
 
-# Of a call, in seconds; see `native.Collective`.
+# Deadline of a call, in seconds; see `native.Collective`.
 DEADLINE_S = 0.1
 
 

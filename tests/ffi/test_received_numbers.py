@@ -6,7 +6,7 @@ import pytest
 
 import optireduce_testing as native
 
-# Of received_numbers.h: this many of the newest numbers are remembered.
+# The value in received_numbers.h: this many of the newest numbers are remembered.
 REMEMBERED = 4096
 # The longest delay of an acknowledgement, in seconds.
 DELAY_MAX_S = 0.0005

@@ -1,4 +1,4 @@
-"""Contributions to the own shard that arrive and become sums."""
+"""Contributions to this rank's shard that arrive and become sums."""
 
 import hypothesis
 import pytest

@@ -18,7 +18,7 @@ def test_what_comes_of_an_excluded_member_is_neither_counted_nor_added():
     reduction.exclude(3)
     assert not reduction.receive(3, 1000.0)
     assert reduction.receive(1, 10.0)
-    # In place of rank 2, if it counted.
+    # It would take the place of rank 2, if it counted.
     assert reduction.sum() is None
     assert reduction.receive(2, 100.0)
     assert reduction.sum() == 110.0

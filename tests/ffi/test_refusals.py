@@ -149,5 +149,5 @@ def test_what_is_too_far_ahead_is_merged_where_calls_go_on(ranks):
         session.run(1.0)
     lagging = session.ranks[1]
     assert (rejected(lagging) == {}) == (ranks > 2)
-    # Of the oldest calls only their sum is retained.
+    # Only the sum of the oldest calls is retained.
     assert lagging.memory_bytes() <= (MAX_LAG + ranks) * arrays[0].nbytes

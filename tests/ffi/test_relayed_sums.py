@@ -11,7 +11,7 @@ from session import Recorded
 import optireduce_testing as native
 
 MEMBERS = 4
-SEGMENTS = 2  # of each member
+SEGMENTS = 2  # segments of each member
 LATE = 3
 FIRST = LATE * SEGMENTS  # segment of the late rank
 FLOAT = 4
@@ -98,7 +98,7 @@ def test_several_late_ranks_have_their_sums_relayed(relayed):
 # ---- In a session.
 
 _RESULT = 2  # kind of a datagram
-# Of a segment, in the datagrams of a session.
+# Elements of a segment, in the datagrams of a session.
 ELEMENTS = (1472 - 40) // FLOAT
 # Segments of each member in the shortest bucket that is relayed.
 SEGMENTS_MIN = 256 // MEMBERS

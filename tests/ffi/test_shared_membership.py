@@ -36,6 +36,6 @@ def test_a_suspicion_of_one_lane_is_that_of_all():
 def test_the_lanes_share_the_calls_that_the_rank_has_skipped():
     membership = native.SharedMembership(3)
     assert membership.skip(4, 7) == 3
-    # The same call on the other lane.
+    # The call on the other lane skips no more.
     assert membership.skip(4, 7) == 0
     assert membership.skipped() == 3

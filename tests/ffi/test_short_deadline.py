@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of short_deadline.h.
+# The value in short_deadline.h.
 _CUT_CALLS = 10
 _MISSED_LATE = 0.05
 _SUGGESTED_ROOM = 2
@@ -67,7 +67,7 @@ def test_a_deadline_is_told_once_whatever_the_number_of_collectives():
 )
 def test_only_what_is_cut_and_late_in_a_row_is_told(calls, bound):
     monitor = native.ShortDeadlineDetector(bound)
-    late = []  # of the consecutive calls that were cut
+    late = []  # late data of the consecutive calls that were cut
     for needed, contributions, results in calls:
         event = monitor.add("grads", needed, contributions, results)
         if needed > bound:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-# Of slow_rank.h.
+# The values in slow_rank.h.
 _WINDOW = 10
 _SLOW_CALLS = 8
 _BEHIND_MIN_S = 0.02

@@ -107,7 +107,7 @@ announcements = st.builds(
     elements=st.integers(0, 2**37),
     description=st.text(max_size=100),
     fingerprint=st.integers(0, 2**64 - 1),
-    # Of two stages of a whole number of nanoseconds.
+    # Two stages have a whole number of nanoseconds each.
     deadline_s=st.integers(1, 43_000 * 10**9).map(lambda ns: 2 * ns / 1e9),
     wire_format=st.sampled_from(["float32", "bfloat16", "int8"]),
 )

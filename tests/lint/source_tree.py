@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # them.
 _FOLDERS = ("ffi", "jax_optireduce", "tests", "examples", "docs", "benchmarks", "tools")
 _FOLDERS += (".ci", "third_party")
-# In a worktree .git is a file.
+# .git is a file in a worktree.
 _GENERATED = {".git", "__pycache__", ".hypothesis", ".pytest_cache", ".ruff_cache"}
 # The quote in 1'000 separates digits.
 _COMMENT_OR_TEXT = re.compile(

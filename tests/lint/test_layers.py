@@ -33,8 +33,8 @@ LAYERS = {
     },
 }
 
-# The rooms of protocol/ -> rooms they may include. Of the files beside the rooms, those
-# of the endpoint are above all rooms, and the others (_SHARED) below.
+# The rooms of protocol/ -> rooms they may include. The files of the endpoint, beside
+# the rooms, are above all rooms, and the other files there (_SHARED) below.
 ROOMS = {
     "wire": set(),
     "path": {"wire"},

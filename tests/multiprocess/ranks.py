@@ -86,7 +86,7 @@ def _fork_server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     return ours, server
 
 
-# Of every rank; JAX reads the first two when it is imported.
+# The environment of every rank; JAX reads the first two when it is imported.
 _ENVIRONMENT = {
     "JAX_ENABLE_X64": "1",
     "JAX_PLATFORMS": "cpu",

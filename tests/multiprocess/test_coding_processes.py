@@ -9,7 +9,7 @@ import itertools
 import pytest
 import ranks
 
-# Of parameters after some steps: the same sums in another order.
+# The error of parameters after some steps: equal sums in another order.
 _ERROR_MAX = 1e-5
 
 # Chosen: no call may end by it, however busy the machine is.

@@ -21,7 +21,7 @@ def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
         folder=tmp_path,
         world_size=world_size,
         devices=devices,
-        # For the bounded calls, whose data must never be late.
+        # The data of the bounded calls must never be late.
         options={"deadline_s": 30},
     ) as started:
         started.succeed()
@@ -58,7 +58,7 @@ def test_160_leaves_travel_in_one_call_and_are_not_copied_together(tmp_path):
         *("1", str(meeting), "1"),
         folder=tmp_path,
         world_size=3,
-        # For the calls whose data must not be late.
+        # The data of the calls must not be late.
         options={"deadline_s": 30},
     ) as started:
         started.succeed()

@@ -31,9 +31,9 @@ def _calls(started):
 
 
 def test_ranks_that_lost_different_data_decide_alike(tmp_path):
-    # Of 5 % lost datagrams, 4 ranks miss 3.75 %: some more than the limit, some less.
-    # While a rank measures whole calls, nothing is lost: twice 20 calls, and more on a
-    # busy machine.
+    # 4 ranks miss 3.75 % if 5 % of the datagrams are lost: some more than the limit,
+    # some less. While a rank measures whole calls, nothing is lost: twice 20 calls, and
+    # more on a busy machine.
     number = 110
     with _start(
         *("0.05", str(number), "auto", "0.0375", "log"),

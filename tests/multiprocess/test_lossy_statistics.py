@@ -33,8 +33,8 @@ RANKS = 4
 LOSS = 0.05
 CALLS = 1000
 
-# Of a call, in seconds. Chosen: 4 processes on 2 busy cores keep it, so that missing
-# data was lost and not late.
+# The deadline of a call, in seconds. Chosen: 4 processes on 2 busy cores keep it, so
+# that missing data was lost and not late.
 DEADLINE_S = 0.04
 
 # Seconds for all calls. Chosen: three times their duration on two idle cores.
@@ -114,9 +114,9 @@ def test_the_mean_over_calls_has_no_bias(reports):
         lost = LOSS * (RANKS - 1) / RANKS
         late = max(0.0, report["missing_contributions"] - lost)
         bias = np.abs(report["along_mean"])
-        # Of 40 of them, in ten directions, chance exceeds four once in 400 runs.
+        # Among 40 of them, in ten directions, chance exceeds four once in 400 runs.
         assert (bias < 5 * deviation + late * reach).all(), (late, reach, report)
-        # In all directions together: the remaining error is the noise of this many
+        # The remaining error in all directions together is the noise of this many
         # calls.
         noise = report["squared_error"] / CALLS
         assert report["squared_error_of_mean"] == pytest.approx(noise, rel=0.2)

@@ -19,7 +19,7 @@ def _logged(rank: ranks.Rank) -> list[tuple[int, str]]:
 
 
 def test_a_rank_that_sleeps_in_every_step_is_named_by_the_others(tmp_path):
-    # Of the last steps, 250 that take 50 ms at least, the rank recovers within 10 s.
+    # The last 250 steps take 50 ms at least, and the rank recovers within 10 s.
     with ranks.start(
         *("watched", "exact", "2", "0.2", "20", "270"), folder=tmp_path, world_size=3
     ) as started:

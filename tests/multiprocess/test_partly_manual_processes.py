@@ -3,7 +3,7 @@
 import pytest
 import ranks
 
-# Of way, specs, check_vma, set_mesh: see the program.
+# Cases of way, specs, check_vma, set_mesh: see the program.
 CASES = {"all": 16, "few": 4}
 
 

@@ -108,7 +108,7 @@ def test_half_of_the_ranks_do_not_go_on_and_say_how_many_are_left(tmp_path):
         started.wait(limit_s=60.0)
         for rank in started[:2]:
             assert rank.code == 1, started.describe()
-            # For the rank that ends later, the other one has left.
+            # The rank that ends later has seen the other one leave.
             error = r"JaxRuntimeError: .*only [12] of the 4 ranks"
             assert re.search(error, rank.output), started.describe()
             assert not rank.lines("alone")
@@ -135,7 +135,7 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
         started.wait_for(0, "step 20")
         started[0].process.kill()
         started.wait()
-        # By JAX, whose coordination service ran in process 0.
+        # JAX ends them: its coordination service ran in process 0.
         assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
 
 

@@ -9,7 +9,7 @@ import ranks
 
 _CODE = 128 + signal.SIGTERM
 
-# Of a process that cannot end itself.
+# The exit code of a process that cannot end itself.
 _BY_SIGNAL = -signal.SIGTERM
 
 

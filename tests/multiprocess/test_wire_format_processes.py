@@ -7,7 +7,7 @@ import ranks
 # header and tag. There are no more datagrams than of float32, and acknowledgements.
 _LARGEST_SHARE = {"bfloat16": 0.55, "int8": 0.32}
 
-# Of the sum of 20 float32 sums, rounded at each addition.
+# The error of the sum of 20 float32 sums, rounded at each addition.
 _ROUNDING_MAX = 1e-5
 
 

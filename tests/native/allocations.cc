@@ -21,7 +21,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// By this thread, in this module: the functions below replace those of the library.
+// The allocations of this thread in this module: the functions below replace those of the library.
 thread_local std::uint64_t allocations = 0;
 
 }  // namespace

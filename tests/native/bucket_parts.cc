@@ -23,8 +23,8 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace OR_FILE {
 
-// Of each part its lane, its elements, and the ranges [begin, end) of the bucket's elements in its
-// leaves. The leaves of the bucket are contiguous.
+// The ranges [begin, end) of the bucket's elements in the leaves of a part, after its lane and its
+// elements. The leaves of the bucket are contiguous.
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 using Part = std::tuple<std::size_t, std::uint64_t, std::vector<Range>>;
 
@@ -55,7 +55,7 @@ std::vector<Part> CutOf(const std::string& name, const std::vector<std::uint64_t
   return parts;
 }
 
-// Of each part of a drain: whether it is one.
+// Returns for each part of a drain whether it is one.
 std::vector<bool> CutDrain(std::uint64_t elements, std::size_t lanes) {
   Submission submission;
   submission.spec.elements = elements;

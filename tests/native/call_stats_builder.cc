@@ -26,7 +26,7 @@ CollectiveSpec SpecOf(std::uint16_t members, std::uint64_t elements) {
   return spec;
 }
 
-// Of a call of member 0.
+// The statistics of a call of member 0.
 class TestCallStatsBuilder {
  public:
   TestCallStatsBuilder(std::uint16_t members, std::uint64_t elements)

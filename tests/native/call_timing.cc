@@ -20,7 +20,7 @@ namespace OR_FILE {
 Stage StageOf(int stage) { return stage == 0 ? Stage::kReduceScatter : Stage::kAllGather; }
 
 void Bind(nb::module_& m) {
-  // Of member 0.
+  // The timing of member 0.
   nb::class_<CallTiming>(m, "CallTiming")
       .def(
           "__init__",

@@ -104,7 +104,7 @@ class CheckedRun {
   ErrorChecker errors_{log_, bounds_};
   RemovalChecker removals_{log_, bounds_, results_};
   TrafficChecker traffic_{log_, bounds_};
-  std::vector<std::vector<Leaf>> leaves_of_;  // by token
+  std::vector<std::vector<Leaf>> leaves_of_;  // one for each token
   std::uint64_t heard_ = 0;
 };
 

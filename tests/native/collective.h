@@ -29,9 +29,9 @@ struct Collective {
   std::uint64_t elements = 0;
   std::string description;
   std::uint64_t fingerprint = 1;
-  double deadline_s = 0.1;  // of both stages
+  double deadline_s = 0.1;  // deadline of both stages together
   std::string wire_format;
-  std::string operation = "allreduce";  // or "reduce_scatter", "all_gather"
+  std::string operation = "allreduce";  // "allreduce", "reduce_scatter" or "all_gather"
 
   CollectiveSpec ToSpec() const {
     CollectiveSpec spec;

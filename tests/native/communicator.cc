@@ -162,14 +162,14 @@ CommunicatorOptions OptionsOf(std::uint16_t rank) {
   return options;
 }
 
-// With addresses of all ranks: by rank, whether it is on the same host.
+// Returns for each rank whether it is on the same host, given the addresses of all ranks.
 std::vector<bool> SameHosts(std::uint16_t rank, const std::vector<std::string>& addresses) {
   std::vector<RankAddress> ranks;
   for (const std::string& address : addresses) ranks.push_back({.address = address, .ports = {1}});
   return Unwrap(EndpointOptionsOf(OptionsOf(rank), 0, ranks, kDatagramBytes, 0)).same_host;
 }
 
-// Of an endpoint.
+// Returns the late budget of an endpoint.
 double LateBudget(double late_budget, double deadline_s) {
   CommunicatorOptions options = OptionsOf(0);
   options.late_budget = late_budget;
@@ -178,7 +178,7 @@ double LateBudget(double late_budget, double deadline_s) {
   return Unwrap(EndpointOptionsOf(options, 0, ranks, kDatagramBytes, 0)).late_budget;
 }
 
-// Of the faults of a lane.
+// Returns the seed of the faults of a lane.
 std::uint64_t FaultSeed(std::uint64_t seed, std::uint16_t rank, std::uint16_t lane) {
   CommunicatorOptions options = OptionsOf(rank);
   options.faults = Faults{.seed = seed};

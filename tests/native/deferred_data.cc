@@ -25,7 +25,7 @@ std::span<const std::byte> BytesOf(const float& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// Of member 0; each member owns a segment of one float32.
+// The data of member 0; each member owns a segment of one float32.
 class TestDeferredData {
  public:
   TestDeferredData(std::uint16_t members, std::uint32_t max_lag, bool goes_on)

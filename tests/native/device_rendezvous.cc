@@ -94,7 +94,7 @@ class TestDeviceRendezvous {
                            .wire_format = "float32"}
                     .ToSpec();
     call.rank = rank;
-    // Of this device's group.
+    // The local ranks are those of this device's group.
     for (std::uint32_t r = 0; r < devices; ++r) call.local_ranks.push_back(devices * group + r);
     call.group = group;
     call.groups = groups;

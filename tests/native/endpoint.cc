@@ -118,7 +118,7 @@ class TestEndpoint {
     endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
   }
   void ProbePaths(const std::vector<std::size_t>& lengths) { endpoint_->ProbePaths(lengths); }
-  // By rank: (heard, answered, passed_bytes).
+  // Key: the rank. Value: (heard, answered, passed_bytes).
   nb::dict UnprovenPaths() const {
     nb::dict paths;
     for (const UnprovenPath& path : endpoint_->UnprovenPaths()) {
@@ -131,7 +131,7 @@ class TestEndpoint {
   std::vector<std::uint16_t> Live() const { return ValuesOf(endpoint_->live()); }
   std::vector<std::uint16_t> Silent() const { return ValuesOf(endpoint_->silent()); }
   std::vector<std::uint16_t> Unreached() const { return ValuesOf(endpoint_->unreached()); }
-  // By rank: (state, seconds of last_heard or nothing, calls_behind).
+  // Key: the rank. Value: (state, seconds of last_heard or nothing, calls_behind).
   nb::dict Peers() const {
     nb::dict peers;
     for (const PeerReport& peer : endpoint_->PeerReports()) {
@@ -142,7 +142,7 @@ class TestEndpoint {
     }
     return peers;
   }
-  // By name, of one peer.
+  // The counters of one peer. Key: the name.
   nb::dict Traffic(std::uint16_t rank) const {
     nb::dict named;
     for (const PeerReport& peer : endpoint_->PeerReports()) {

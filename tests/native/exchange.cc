@@ -150,7 +150,7 @@ class TestCalls {
   bool goes_on_;
   std::map<std::uint32_t, std::vector<float>> buckets_;
   std::map<std::uint32_t, std::unique_ptr<Exchange>> calls_;
-  CallStats stats_;  // of the last call that has finished
+  CallStats stats_;  // the statistics of the last call that has finished
 };
 
 // Encodes values of one segment in each of some calls, and decodes them. `format`: of the calls.

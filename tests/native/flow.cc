@@ -35,7 +35,7 @@ class TestFlow {
   void SetWeight(double weight) { flow_.SetWeight(weight); }
   bool CanSend(std::size_t bytes) const { return flow_.CanSend(bytes); }
   bool MayStart(double now) { return flow_.MayStart(At(now)); }
-  // In a batch of datagrams of its own length, unless `batch_bytes` is given.
+  // The batch has datagrams of this length alone, unless `batch_bytes` is given.
   std::uint64_t Track(double now, std::uint32_t info, std::size_t bytes, std::size_t batch_bytes) {
     return flow_.Track(At(now),
                        {.kind = DatagramKind::kContribution, .segment = SegmentIndex(info)}, bytes,

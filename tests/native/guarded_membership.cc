@@ -35,7 +35,7 @@ class TestGuardedMembership {
 
  private:
   GuardedMembership membership_;
-  std::atomic<int> wakes_ = 0;  // of all lanes
+  std::atomic<int> wakes_ = 0;  // wakes of all lanes
 };
 
 void Bind(nb::module_& m) {

@@ -42,7 +42,7 @@ class BusyPort : public DatagramPort {
  public:
   // May be read when the lane has ended, or on its thread.
   struct Notes {
-    std::atomic<bool> broken = false;  // from then on it throws
+    std::atomic<bool> broken = false;  // true: it throws
     int refused = 0;
     int wrong = 0;          // sends after a refused one that are not that one, once
     Duration last_sleep{};  // time that the lane asked for with its last Wait() that has an end
@@ -91,7 +91,7 @@ struct LaneEnd {
   std::uint32_t sequence = 0;
   std::string error;
   std::vector<float> values;
-  bool on_own_thread = false;  // of the lane, not of the submitter
+  bool on_own_thread = false;  // the thread is the lane's, not the submitter's
   double last_sleep_s = 0;     // the time of BusyPort::Notes; 0: the lane did not sleep
   std::uint64_t counted = 0;   // calls with a result, as the lane's counters say at this moment
 };
@@ -222,7 +222,7 @@ class TestLanes {
   std::promise<void> release_;
   const std::shared_future<void> released_ = release_.get_future().share();
   bool is_released_ = false;
-  std::vector<std::shared_ptr<BusyPort::Notes>> notes_;  // by rank
+  std::vector<std::shared_ptr<BusyPort::Notes>> notes_;  // one for each rank
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace optireduce::testing {
 
-// Of a call its collective and sequence, of a ballot its round and coordinator.
+// The collective and sequence of a call, or the round and coordinator of a ballot.
 using Pair = std::pair<std::uint32_t, std::uint32_t>;
 
 inline Ballot ToBallot(Pair ballot) {

@@ -21,7 +21,7 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace OR_FILE {
 
-// At member 0; each member owns so many segments of one float32.
+// The sums at member 0; each member owns so many segments of one float32.
 class TestRelayedSums {
  public:
   TestRelayedSums(std::uint16_t members, std::uint64_t segments_each)

@@ -58,7 +58,7 @@ class TestSealer {
     return nb::bytes(payload->data(), payload->size());
   }
 
-  // Those of this build that this processor can use.
+  // The libraries of this build that this processor can use.
   static std::vector<std::string> Libraries() {
     std::vector<std::string> libraries{"libcrypto"};
     if (FastestCipherLibrary() == CipherLibrary::kIpsecMb) libraries.emplace_back("ipsec_mb");

@@ -24,7 +24,8 @@ using nb::literals::operator""_a;
 namespace optireduce::testing {
 namespace OR_FILE {
 
-// Of a process with so many calls of this name, as bytes: the name may be no text.
+// Returns the report of a process with so many calls of this name, as bytes: the name may be no
+// text.
 nb::bytes ReportWithName(const nb::bytes& name, std::size_t calls) {
   StatusReport report;
   CallRecord call;

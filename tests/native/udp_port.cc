@@ -84,7 +84,7 @@ class TestPort {
   }
   void Wake() { port_->Wake(); }
 
-  // Of the longest ones.
+  // The batch limit for the longest datagrams.
   std::size_t BatchMax() const {
     return std::min(port_->batch_max(), kUdpPayloadBytesMax / datagram_bytes_max_);
   }

@@ -124,7 +124,7 @@ void BindHeader(nb::module_& m) {
       .def_rw("contributors", &PlainHeader::contributors)
       .def_rw("note", &PlainHeader::note)
       .def(nb::self == nb::self);
-  // As a receiver reads it.
+  // Reads the code as a receiver does.
   const auto read = [](std::uint16_t code) {
     const SenderInfo note = DecodeSenderInfo(code);
     return std::pair(note.calls_with_results,

@@ -178,7 +178,7 @@ def test_waits_do_not_grow_where_programs_meet_outside_of_the_session(
     "mode", ["exact", pytest.param("bounded", marks=pytest.mark.long)]
 )
 def test_tcp_bursts_to_some_ranks_do_not_stop_the_data_for_others(mode):
-    # The same bursts with a fixed number of peers at a time: all.
+    # The bursts are equal with a fixed number of peers at a time: all.
     def steps_s(incast: int) -> float:
         report = assert_holds(
             f"seed=1 ranks=8 calls=60 elements=100000 mode={mode} sequential=1 "

@@ -4,7 +4,7 @@ import pytest
 
 from jax_optireduce import _native
 
-COMPUTE_S = 0.01  # before each call
+COMPUTE_S = 0.01  # time before each call
 # Steps after the faults, and before the first programs end.
 SETTLED = slice(150, 180)
 

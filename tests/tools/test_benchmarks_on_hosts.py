@@ -129,7 +129,7 @@ class TestLink:
         lost = np.isnan(seconds)
         runs = [sum(1 for _ in run) for key, run in itertools.groupby(lost) if key]
         assert 0.02 < lost.mean() < 0.7
-        # By chance alone, at 36 %, runs would have 1.6 packets on average.
+        # Runs would have 1.6 packets on average by chance alone, at 36 %.
         assert np.mean(runs) > 3
 
     def test_stalls_hold_some(self, benchmark, link):

@@ -85,7 +85,7 @@ def test_percentiles_are_times_that_were_measured(times, ranks):
     found = _figures("exact", _calls(seconds))
     for name, per_mille in (("p50_s", 500), ("p99_s", 990), ("p999_s", 999)):
         assert found[name] in times
-        # In whole numbers: 0.999 * 1000 is not 999 in floating point.
+        # Whole numbers are exact: 0.999 * 1000 is not 999 in floating point.
         assert 1000 * sum(t <= found[name] for t in times) >= per_mille * len(times)
         assert 1000 * sum(t < found[name] for t in times) < per_mille * len(times)
     assert found["max_s"] == max(times)

@@ -187,7 +187,7 @@ def test_a_lost_run_costs_each_block_its_share(blocks: int, start: int) -> None:
     block_of = np.arange(blocks * BLOCK_SIZE) % blocks
     lost = np.bincount(block_of[start : start + run], minlength=blocks)
     assert lost.max() <= -(-run // blocks) + 1
-    # The same through the transform: an entry's energy lost is its block's share.
+    # The transform shows it, too: an entry's energy lost is its block's share.
     n = blocks * BLOCK_SIZE
     encoded = _encode(jnp.ones(n), key=jnp.uint32(4)).at[start : start + run].set(0)
     kept = np.square(np.asarray(encoded)).reshape(BLOCK_SIZE, blocks).sum(axis=0)
@@ -217,7 +217,7 @@ def test_a_tail_that_is_always_lost_costs_noise_and_no_bias(
     mean = np.zeros(n)
     for call in range(calls):
         mean += np.asarray(estimate(jnp.uint32(call))) / calls
-    expected = lost / (1 - lost)  # of the energy: what a random loss costs
+    expected = lost / (1 - lost)  # a share of the energy: what a random loss costs
     assert _relative(cut, x) ** 2 == pytest.approx(without, abs=0.02)
     assert _relative(one, x) ** 2 == pytest.approx(expected, rel=0.1)
     assert _relative(mean - x, x) ** 2 == pytest.approx(expected / calls, rel=0.1)

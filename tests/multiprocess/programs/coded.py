@@ -77,7 +77,7 @@ class Training:
         self.x = draw.standard_normal((EXAMPLES, 6), np.float32)
         self.y = np.sin(self.x.sum(axis=1))
         self.ranks, self.rank = jax.device_count(), jax.process_index()
-        self.reports: list[Any] = []  # of the steps of the training that runs
+        self.reports: list[Any] = []  # reports of the steps of the training that runs
         self.plan = coding.plan(
             self.ranks, late=1, dataset=EXAMPLES, batch=BATCH, code=CODE
         )

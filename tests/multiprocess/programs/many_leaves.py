@@ -53,7 +53,7 @@ def meet() -> None:
 jo.init()
 mesh = meshes.make((jax.device_count(),), ("dp",))
 random = np.random.default_rng(SEED)
-# As in a model: biases, and matrices up to a hundred times as long.
+# A model has such leaves: biases, and matrices up to a hundred times as long.
 shapes = [
     (size,) if size < 64 else (size, 32) for size in random.integers(1, 200, LEAVES)
 ]

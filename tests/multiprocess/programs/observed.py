@@ -60,7 +60,7 @@ with jo.init() as communicator:
     server.shutdown()
     thread.join()
 
-    # As of a step whose `out_specs` say that the result is equal on all ranks.
+    # A step has such a result if its `out_specs` say that it is equal on all ranks.
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
     def replicated(row: np.ndarray) -> jax.Array:

@@ -36,7 +36,7 @@ def show(case: str, error: jo.CollectiveError) -> None:
         *(type(error.__cause__).__name__,),
         isinstance(error, jax.errors.JaxRuntimeError),
     )
-    # In one write, whole beside the lines of the log.
+    # One write keeps the line whole beside the lines of the log.
     print(" ".join(map(str, facts)) + "\n", end="", flush=True)
 
 

@@ -42,7 +42,7 @@ def reduce_all(
         if jax.process_index() == jax.process_count() - 1:
             time.sleep(SLEEP_S)
         sums.append(own(program(meshes.spread(mesh, rows))))
-    # Of calls that this rank has skipped, where it came late to the first one.
+    # The sums of calls that this rank has skipped, where it came late to the first one.
     sums[-1] += first
     print("sent", name, jo.stats()["bytes_sent"] - before, flush=True)
     return sums

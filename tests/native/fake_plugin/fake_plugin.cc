@@ -82,7 +82,7 @@ extern "C" {
 EXPORT int fault = kNone;
 EXPORT int registrations = 0;
 EXPORT int errors_alive = 0;
-// Of each registration: target, platform, handler, size of the arguments, traits.
+// The facts of each registration: target, platform, handler, size of the arguments, traits.
 EXPORT char targets[8][64];
 EXPORT char platforms[8][16];
 EXPORT void* handlers[8];
