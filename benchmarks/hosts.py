@@ -68,7 +68,7 @@ NLM_F_REQUEST = 1
 ERROR = 2
 SUBSYSTEM_QUEUE = 3 << 8
 QUEUED, CONFIG, VERDICTS_UP_TO = (SUBSYSTEM_QUEUE | n for n in (0, 2, 3))
-COMMAND, PARAMETERS, MAXIMUM, MASK, FLAGS = 1, 2, 3, 4, 5  # of CONFIG
+COMMAND, PARAMETERS, MAXIMUM, MASK, FLAGS = 1, 2, 3, 4, 5  # attributes of CONFIG
 BIND = struct.pack(">BBH", 1, 0, socket.AF_INET)
 NO_CONTENTS = struct.pack(">IB", 0, 1)
 # A packet that the kernel has yet to segment counts as one.

@@ -55,7 +55,7 @@ TAILS = (1.5, 3.0)
 SIMULATED = ("exact", "bounded", "exact 2D", "2D TAR")
 MODELS = {"ring model": ring_times, "halving model": halving_times}
 KINDS = (*MODELS, *SIMULATED)
-# The same as `exact` for the default bucket.
+# Equal to `exact` for the default bucket.
 SMALL = "exact, N owners"
 
 # Counted calls, and calls before these, which open windows and announce names.

@@ -110,7 +110,7 @@ def ring_times(network: Network, calls: int, rng: np.random.Generator) -> np.nda
     sending, last = wire_s(network, shard), last_link_s(network, shard)
     here = np.zeros((calls, ranks))  # arrival of the data of the next step
     sent = np.zeros((calls, ranks))  # time at which the link is free
-    arrived = np.zeros((calls, ranks))  # at the next rank; a way keeps the order
+    arrived = np.zeros((calls, ranks))  # the next rank's; a way keeps the order
     for _ in range(2 * (ranks - 1)):
         sent = np.maximum(here, sent) + sending
         arrived = np.maximum(arrived, sent + latencies.at(sent, slice(None)) + last)

@@ -202,7 +202,7 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
     reports = np.stack([r["reports"] for r in ranks])
     late = reports.mean(axis=(0, 1))
     return row | {
-        # At the last rank to reach the target; None if a rank did not.
+        # The last rank to reach the target counts; None if a rank did not.
         "reached_s": None if None in reached else max(s for s, _ in reached),
         "reached_steps": None if None in reached else max(n for _, n in reached),
         "step_ms": 1000 * float(np.mean([r["ends_s"][-1] for r in ranks])) / cell.steps,
@@ -211,7 +211,7 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         "missing_contributions": float(late[0]),
         "missing_results": float(late[1]),
         "deferred": float(late[2]),
-        # Of the second half, in which deadlines have been learned.
+        # Deadlines have been learned in the second half.
         "deadline_ms": 1000 * float(np.median(reports[:, cell.steps // 2 :, 3])),
         "skipped": float(late[4]),
         "accuracy": float(np.mean([r["accuracies"][-1] for r in ranks])),

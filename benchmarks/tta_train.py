@@ -209,7 +209,7 @@ def sleeps_of(
     """Returns the pause before each step, and the computation of one, in seconds."""
     rank, ranks = rank_and_ranks()
     compute_s = cell["compute_ms"] / 1000 * (cell["slow"] if rank == ranks - 1 else 1)
-    # Of the data of an uncoded step.
+    # A coded step computes `load * ranks` times the data of an uncoded one.
     compute_s *= plan.load * ranks if plan else 1
     pauses = np.zeros(cell["steps"])
     if cell["pauses"]:

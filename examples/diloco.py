@@ -164,7 +164,7 @@ def make_training(
                 state.handle, after=handle, return_stats=True
             )
             state = applied(outer, state, mean)._replace(handle=handle)
-            # With the own work of this round, whose mean is under way.
+            # The next round starts with this one's work, whose mean is under way.
             start = jax.tree.map(jnp.subtract, state.params, gradient)
         else:
             mean, stats = jax_optireduce.average_gradients(
@@ -317,7 +317,7 @@ def run(
             progress.step(loss, stats)
             if ended % args.evaluate_every == 0 or ended == args.rounds:
                 jax.block_until_ready(outer)
-                # Without the evaluations.
+                # The evaluations do not count.
                 sent = sent or bytes_sent() / (ended * args.local_steps)
                 outer, own = training.settle(outer, own)
                 share = feed.accuracy(functools.partial(count, outer.params))

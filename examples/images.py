@@ -150,8 +150,8 @@ def _batch(
     file: Any = archive.extractfile(member)
     try:
         return _checked(_BatchUnpickler(io.BytesIO(file.read())).load())
-    # Of a damaged or forged pickle: its instructions may do anything that the admitted
-    # names permit, in any order.
+    # A damaged or forged pickle may raise anything: its instructions may do anything
+    # that the admitted names permit, in any order.
     except Exception as error:
         raise ArchiveError(
             f"{path}: {name} is no batch of CIFAR-10 ({type(error).__name__}: {error})."

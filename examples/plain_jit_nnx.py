@@ -116,7 +116,7 @@ def main() -> None:
         )
         loss = train_step(model, optimizer, *batch)
         if step % 10 == 9:
-            shown = float(loss)  # On all ranks: XLA limits the steps under way.
+            shown = float(loss)  # All ranks read it: XLA limits the steps under way.
             if jax.process_index() == 0:
                 print(f"step {step + 1}: loss {shown:.5f}", flush=True)
 

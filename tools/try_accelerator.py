@@ -270,7 +270,7 @@ def measure(
     alone = median_ms(reducing(mesh, compute), given, calls)
     called = median_ms(reducing(mesh, call), given, calls)
     both = median_ms(reducing(mesh, lambda x: (compute(x), call(x))), given, calls)
-    # Of figures that vary, hence the bounds.
+    # The figures vary, hence the bounds.
     hidden = min(max((alone + called - both) / min(alone, called), 0.0), 1.0)
     answers.add(
         "share of the shorter of computation and call that overlaps",
@@ -293,7 +293,7 @@ def profile(mesh: Mesh, answers: Answers, folder: Path) -> None:
         for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
             for line in plane.lines:
                 for event in line.events:
-                    # Those of Python begin with "$".
+                    # Python's events begin with "$".
                     if not event.name.startswith("$"):
                         name = f"{plane.name}: {event.name}"[:100]
                         total_ms[name] = total_ms.get(name, 0) + event.duration_ns / 1e6
