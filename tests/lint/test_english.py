@@ -1,13 +1,14 @@
 """Pages, comments, docstrings and messages are in plain technical English.
 
 The rules find faults that a machine can tell: history, pronouns in place of a rank or
-a process, clauses in place of a noun, and sentences without a subject.
+a process, clauses in place of a noun, sentences without a subject, and fragments that
+only make sense together with the code.
 """
 
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,31 @@ _RULES = {
     re.compile(
         r"^(Is|Are|Was|Were|Has|Have|Had|Will|Would|Comes|Goes)\b(?![^.]*\?)"
     ): "begin with the subject",
+    re.compile(
+        r"(^|[.:;] )Of\b"
+    ): "name the thing, such as 'the deadline of both stages'",
+    re.compile(
+        r"(^|[.:;] )Those\b"
+    ): "name the things, such as 'the options of a lane'",
+    re.compile(
+        r"\bLikewise\b|(^|[.:;] )The same (as|between|for|of|on|through)\b"
+    ): "repeat what is the same: 'the deadline of another member'",
+    re.compile(r"\bthe own\b", re.IGNORECASE): "name the owner: 'this rank's shard'",
+    re.compile(r"(^|[.:;] )Beside\b"): "begin with the subject: 'other programs …'",
+    re.compile(
+        r"^By (direction|element|lane|member|name|number|owner|rank|stage|token)\b"
+        r"|^(As|At(?! (least|most)\b)|By|For|From|In|On|With|Without) [^.,:;?]{1,28}\.$"
+    ): "write a sentence or a noun phrase, such as 'one for each rank'",
+}
+
+# Rules for comments behind code.
+_TRAILING = {
+    re.compile(
+        r"^(after|and|as|at(?! (least|most)\b)|before|by|for|from|in|of|on|or|since"
+        r"|that|to|under|until|up to|when|where|which|while|whose|with|within"
+        r"|without)\b",
+        re.IGNORECASE,
+    ): "write a noun phrase, such as 'deadline of both stages', or a sentence",
 }
 
 # Further rules for pages and for Python outside of the tests.
@@ -99,6 +125,21 @@ def _of_python(path: Path) -> Iterator[str]:
                 yield " ".join(paragraph.split())
 
 
+def _behind_code(path: Path) -> Iterator[str]:
+    """Yields the comments of C++ and Python that follow code in their line."""
+    source = text(path)
+    if path.suffix in {".h", ".cc"}:
+        for at, found in comments_and_texts(path):
+            before = source[source.rfind("\n", 0, at) + 1 : at]
+            if found.startswith("//") and before.strip():
+                yield found.lstrip("/ ")
+    elif path.suffix in {".py", ".pyi"}:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            before = token.line[: token.start[1]]
+            if token.type == tokenize.COMMENT and before.strip():
+                yield token.string.lstrip("# ")
+
+
 def _prose(path: Path) -> list[str]:
     if path.suffix == ".md":
         return _paragraphs(text(path))
@@ -109,12 +150,17 @@ def _faults(prose: list[str], *, history: bool, stricter: bool = False) -> list[
     rules = _RULES | (_STRICTER if stricter else {})
     if not history:
         rules[_HISTORY] = "state the present; history goes to docs/decisions"
-    return [
-        f"{match.group().strip()!r} in {paragraph[:70]!r}: {correction}"
-        for paragraph in prose
-        for rule, correction in rules.items()
-        for match in rule.finditer(paragraph)
-    ]
+    return list(_breaches(prose, rules))
+
+
+def _breaches(
+    prose: Iterable[str], rules: Mapping[re.Pattern[str], str]
+) -> Iterator[str]:
+    for paragraph in prose:
+        for rule, correction in rules.items():
+            for match in rule.finditer(paragraph):
+                found = match.group().strip()
+                yield f"{found!r} in {paragraph[:70]!r}: {correction}"
 
 
 @pytest.mark.parametrize(
@@ -130,6 +176,7 @@ def test_prose_is_plain(path):
     history = relative(path).startswith(_WITH_HISTORY)
     stricter = not relative(path).startswith(_NOT_STRICTER)
     found = _faults(_prose(path), history=history, stricter=stricter)
+    found += _breaches(_behind_code(path), _TRAILING)
     assert not found, "\n".join([relative(path), *found])
 
 
@@ -150,6 +197,15 @@ def test_prose_is_plain(path):
         "It counts what came in time.",
         "Has no members.",
         "Was sent before.",
+        "Of both stages together.",
+        "Deadlines in seconds. Of two the larger one.",
+        "Those of a lane, or none.",
+        "Likewise.",
+        "The same for a call that has ended.",
+        "It adds the own contribution.",
+        "Beside bursts the links are full.",
+        "By rank: the last datagram.",
+        "From the opening of the call.",
     ],
 )
 def test_the_rules_find_a_fault(sentence):
@@ -181,10 +237,37 @@ def test_the_stricter_rules_find_a_fault(sentence):
         "Every one of the ranks has called.",
         "The message names the expected value.",
         "Does the same for a duration.",
+        "Rounding errors: of sums in this rank's shard.",
+        "The same datagram may be delivered twice.",
+        "From now on only the existing sums may be asked for.",
+        "By default the kernel chooses a port.",
+        "The slice has its own members.",
     ],
 )
 def test_the_rules_leave_plain_sentences_alone(sentence):
     assert not _faults([sentence], history=False, stricter=True)
+
+
+@pytest.mark.parametrize(
+    "comment", ["of both stages", "by rank", "in order", "For the size of a word."]
+)
+def test_a_comment_behind_code_stands_alone(comment):
+    assert list(_breaches([comment], _TRAILING))
+
+
+@pytest.mark.parametrize(
+    "comment", ["0: no limit", "deadline of both stages", "at most one", "one per rank"]
+)
+def test_a_noun_phrase_behind_code_stands_alone(comment):
+    assert not list(_breaches([comment], _TRAILING))
+
+
+def test_comments_behind_code_are_found(tmp_path):
+    header = tmp_path / "a.h"
+    header.write_text('// of a line\nint a = 0;  // of code\nauto b = "// of text";\n')
+    module = tmp_path / "a.py"
+    module.write_text('# of a line\na = 0  # of code\nb = "# of text"\n')
+    assert list(_behind_code(header)) == list(_behind_code(module)) == ["of code"]
 
 
 def test_output_in_a_page_is_not_prose():
