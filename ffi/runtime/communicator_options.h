@@ -35,10 +35,10 @@ struct CommunicatorOptions {
   std::uint32_t max_lag = 2;
   Duration peer_timeout{};
   Duration mismatch_timeout{};
-  Duration call_timeout{};  // longest wait of a call that waits; 0: never
-  Duration deadline{};      // both stages together, of a call that does not wait; 0: learned
-  double late_budget = 0;   // share of the data that may miss a learned deadline
-  Duration deadline_max{};  // longest learned deadline
+  Duration call_timeout{};   // longest wait of a call that waits; 0: never
+  Duration deadline{};       // both stages together, of a call that does not wait; 0: learned
+  double late_budget = 0;    // share of the data that may miss a learned deadline
+  Duration deadline_max{};   // longest learned deadline
   Duration stall_timeout{};  // age at which a call is reported; 0: never
   std::optional<Faults> faults;
 };

@@ -100,7 +100,7 @@ class MismatchDetector {
   bool DisagreementKnown(CallId call) const;
   void RecordDisagreement(CallId theirs);
   bool HasSilentMember(Instant now, const Collective& collective) const;
-  // The same for all calls that the other members wait in.
+  // Records all calls that the other members wait in.
   void RecordDisagreements(const Collective& ours);
   // The error of a call that cannot be completed since `rank` has ended it, or another, with one.
   Status FailureOf(Rank rank, bool disagreed, const Status& theirs, const std::string& ours) const;
