@@ -195,8 +195,7 @@ def main() -> None:
     args = parser.parse_args()
     loses = args.transport in ("bounded", "lossy")
     faults = {"loss": args.drop, "seed": args.seed} if loses else {}
-    advanced = jax_optireduce.Advanced(faults=faults)
-    with jax_optireduce.init(deadline_s=args.deadline_s, advanced=advanced):
+    with jax_optireduce.init(deadline_s=args.deadline_s, faults=faults):
         arrays = train(args)
     if args.output and jax.process_index() == 0:
         np.savez(args.output / f"{args.transport}.npz", **arrays)

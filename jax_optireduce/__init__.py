@@ -44,13 +44,12 @@ from jax_optireduce._errors import (
 )
 from jax_optireduce._session.communicator import Communicator, init, shutdown, stats
 from jax_optireduce._session.failures import typed_errors
-from jax_optireduce._session.options import Advanced, Options
+from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Advanced",
     "AxisError",
     "Cancelled",
     "CollectiveError",

@@ -1,15 +1,11 @@
 """Types of arguments, for type checkers and their users' editors.
 
-The values of each `Literal` are those of the extension module, and the fields of both
-dictionaries are those of `Options` and `Advanced`: tests/unit/test_argument_types.py
-compares them.
+The values of each `Literal` are those of the extension module, and the fields of the
+dictionary are those of `Options`: tests/unit/test_argument_types.py compares them.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
-
-if TYPE_CHECKING:
-    from jax_optireduce._session.options import Advanced
+from typing import Literal, TypedDict, TypeVar
 
 # The type of a tree, which a call returns as it got it.
 Tree = TypeVar("Tree")
@@ -22,27 +18,11 @@ Mode = Literal["exact", "bounded", "agreed", "lossy"]
 # Formats of float32 values on the wire: see `psum`.
 WireFormat = Literal["float32", "bfloat16", "int8", "auto"]
 
-# Ways from a program to this package: see `Advanced.host_call`.
+# Protection of datagrams: see `Options.security`.
+Security = Literal["authenticated", "encrypted", "none"]
+
+# Ways from a program to this package: see `Internal.host_call`.
 HostCall = Literal["direct", "host_computation", "callback"]
-
-
-class AdvancedArguments(TypedDict, total=False):
-    """The fields of `Advanced`."""
-
-    authenticate: bool
-    lanes: int
-    incast: int
-    receive_buffer_bytes: int
-    datagram_bytes_max: int
-    mismatch_timeout_s: float
-    late_budget: float
-    hadamard: bool
-    host_call: Literal["", HostCall]
-    rendezvous_timeout_s: float
-    heartbeat_timeout_s: int
-    shutdown_timeout_s: int
-    status_socket: bool
-    faults: Mapping[str, float]
 
 
 class OptionArguments(TypedDict, total=False):
@@ -53,7 +33,7 @@ class OptionArguments(TypedDict, total=False):
     bind_address: str
     interface: str
     port_range: str
-    encrypt: bool
+    security: Security
     deadline_s: float
     deadline_max_s: float
     max_lag: int
@@ -63,4 +43,8 @@ class OptionArguments(TypedDict, total=False):
     bucket_bytes: int
     stall_timeout_s: float
     flight_record_dir: str
-    advanced: "Advanced | AdvancedArguments"
+    lanes: int
+    receive_buffer_bytes: int
+    rendezvous_timeout_s: float
+    shutdown_timeout_s: int
+    faults: Mapping[str, float]

@@ -109,60 +109,20 @@ class Communicator:
     sockets and no threads, but needs `connect` as well.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        rank: int,
-        world_size: int,
-        processes_per_slice: int,
-        secret: bytes,
-        authenticate: bool,
-        encrypt: bool,
-        bind_address: str,
-        port_first: int,
-        port_last: int,
-        lanes: int,
-        incast: int,
-        receive_buffer_bytes: int,
-        max_lag: int,
-        peer_timeout_s: float,
-        mismatch_timeout_s: float,
-        call_timeout_s: float,
-        deadline_s: float,
-        late_budget: float,
-        deadline_max_s: float,
-        stall_timeout_s: float,
-        faults: Mapping[str, float],
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         """Opens the sockets.
 
         Args:
-          name: name of the communicator for programs; unused in this process.
-          rank: this process, in [0, world_size).
-          world_size: processes of the session.
-          processes_per_slice: consecutive processes that are removed together.
-          secret: 32 bytes, shared by the ranks of this session only.
-          authenticate: whether datagrams have a tag, which receivers verify.
-          encrypt: whether payloads are encrypted as well; needs `authenticate`.
-          bind_address: numeric IPv4 or IPv6 address; all ranks use one family.
-          port_first: each lane takes the first free UDP port from here; 0: any.
-          port_last: the last port that a lane may take.
-          lanes: threads with a socket each, 1 to 64, the same on all ranks.
-          incast: concurrent senders to one receiver; 0: all, or as they advertise.
-          receive_buffer_bytes: requested for each socket; the kernel may grant less.
-          max_lag: number of calls by which peers may be ahead.
-          peer_timeout_s: longest silence of a peer; then waiting calls fail.
-          mismatch_timeout_s: longest wait of ranks for each other in different calls.
-          call_timeout_s: longest duration of a waiting call, and longest wait of a
-            device of this process for the others; 0 means unlimited.
-          deadline_s: of a whole call with a deadline; 0: learned.
-          late_budget: share of the data that may miss a learned deadline.
-          deadline_max_s: upper bound of a learned deadline.
-          stall_timeout_s: age of a call at which `wait_for_event` reports it; 0 means
-            never.
-          faults: of outgoing datagrams, for tests: `loss`, `duplicate`, `reorder`,
-            `corrupt`, `truncate` (fractions), `delay_s`, `seed`. Empty: none.
+          settings: the fields of `Options` and `Internal`, and beside them `name` (of
+            the communicator for programs, unused in this process), `rank`,
+            `world_size`, `secret` (32 bytes, shared by the ranks of this session only),
+            `ports` (the first and the last UDP port that a lane may take; 0, 0: any).
+            `bind_address`, `lanes` and `processes_per_slice` are the found ones.
+            ffi/runtime/communicator_options.h lists those that are read.
+
+        Raises:
+          ValueError: a setting is missing or does not fit.
+          RuntimeError: a socket cannot be opened.
         """
 
     def ports(self) -> list[int]:

@@ -12,6 +12,7 @@ this process, otherwise 1. Please report the output of rank 0.
 import argparse
 import functools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -324,8 +325,8 @@ def main() -> int:
         help="the way of a call",
     )
     args = parser.parse_args()
-    options = jo.Advanced(host_call=args.host_call)
-    with jo.init(advanced=options) as communicator:
+    os.environ["JAX_OPTIREDUCE_INTERNAL"] = f"host_call={args.host_call}"
+    with jo.init() as communicator:
         answers = Answers(communicator.rank)
         answers.add("versions", f"jax {jax.__version__}, {jo.__version__}")
         answers.add("way of a call", args.host_call)

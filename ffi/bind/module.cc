@@ -24,6 +24,7 @@
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/event_dict.h"
 #include "ffi/bind/module_callback.h"
+#include "ffi/bind/module_settings.h"
 #include "ffi/bind/module_simulate.h"
 #include "ffi/bind/plugin_registration.h"
 #include "ffi/bind/registry.h"
@@ -70,40 +71,6 @@ template <typename T>
 T ValueOrRaise(Result<T> result) {
   RaiseUnlessOk(result.status());
   return std::move(result.value());
-}
-
-Duration Seconds(const char* setting, double seconds, bool zero_is_never = false) {
-  // Chosen: a limit that no duration overflows at, and beyond any useful timeout.
-  constexpr double kSecondsMax = 1e9;
-  if (zero_is_never && seconds == 0) return Duration::zero();
-  if (!(seconds > 0) || seconds > kSecondsMax) {
-    throw nb::value_error(
-        (std::string(setting) + " must be positive seconds, got " + std::to_string(seconds) + ".")
-            .c_str());
-  }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
-Protection ProtectionOf(bool authenticate, bool encrypt) {
-  if (encrypt && !authenticate) {
-    throw nb::value_error(
-        "encrypt=True needs authenticate=True: encryption alone does not detect "
-        "changes.");
-  }
-  if (!authenticate) return Protection::kNone;
-  return encrypt ? Protection::kEncrypt : Protection::kAuthenticate;
-}
-
-Secret SecretOf(const nb::bytes& bytes) {
-  Secret secret;
-  if (bytes.size() != secret.size()) {
-    throw nb::value_error(("secret must be " + std::to_string(secret.size()) + " bytes, got " +
-                           std::to_string(bytes.size()) +
-                           "; make one with secrets.token_bytes() on rank 0 and share it.")
-                              .c_str());
-  }
-  std::memcpy(secret.data(), bytes.data(), secret.size());
-  return secret;
 }
 
 // The Python object. The registry holds the communicator too, until close().
@@ -201,39 +168,8 @@ std::vector<std::pair<std::string, std::string>> NamedAddresses() {
   return named;
 }
 
-void OpenCommunicator(PyCommunicator* self, const std::string& name, std::uint16_t rank,
-                      std::uint16_t world_size, std::uint16_t processes_per_slice,
-                      const nb::bytes& secret, bool authenticate, bool encrypt,
-                      const std::string& bind_address, std::uint16_t port_first,
-                      std::uint16_t port_last, std::uint16_t lanes, std::uint16_t incast,
-                      std::size_t receive_buffer_bytes, std::uint32_t max_lag,
-                      double peer_timeout_s, double mismatch_timeout_s, double call_timeout_s,
-                      double deadline_s, double late_budget, double deadline_max_s,
-                      double stall_timeout_s, const std::map<std::string, double>& faults) {
-  const CommunicatorOptions options{
-      .name = name,
-      .rank = Rank(rank),
-      .world_size = world_size,
-      .ranks_per_slice = processes_per_slice,
-      .secret = SecretOf(secret),
-      .protection = ProtectionOf(authenticate, encrypt),
-      .bind_address = bind_address,
-      .port_first = port_first,
-      .port_last = port_last,
-      .lanes = lanes,
-      .incast = incast,
-      .receive_buffer_bytes = receive_buffer_bytes,
-      .max_lag = max_lag,
-      .peer_timeout = Seconds("peer_timeout_s", peer_timeout_s),
-      .mismatch_timeout = Seconds("mismatch_timeout_s", mismatch_timeout_s),
-      .call_timeout = Seconds("call_timeout_s", call_timeout_s, /*zero_is_never=*/true),
-      // 0: learned.
-      .deadline = deadline_s == 0 ? Duration::zero() : Seconds("deadline_s", deadline_s),
-      .late_budget = late_budget,
-      .deadline_max = Seconds("deadline_max_s", deadline_max_s),
-      .stall_timeout = Seconds("stall_timeout_s", stall_timeout_s, /*zero_is_never=*/true),
-      .faults =
-          faults.empty() ? std::nullopt : std::optional(ValueOrRaise(Faults::FromMap(faults)))};
+void OpenCommunicator(PyCommunicator* self, const nb::dict& settings) {
+  const CommunicatorOptions options = SettingsOf(settings);
   const nb::gil_scoped_release release;
   new (self) PyCommunicator(options);
 }
@@ -242,11 +178,7 @@ void BindCommunicator(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<PyCommunicator>(module, "Communicator",
                              "This process's end of a session: sockets, threads and calls.")
-      .def("__init__", &OpenCommunicator, nb::kw_only(), "name"_a, "rank"_a, "world_size"_a,
-           "processes_per_slice"_a, "secret"_a, "authenticate"_a, "encrypt"_a, "bind_address"_a,
-           "port_first"_a, "port_last"_a, "lanes"_a, "incast"_a, "receive_buffer_bytes"_a,
-           "max_lag"_a, "peer_timeout_s"_a, "mismatch_timeout_s"_a, "call_timeout_s"_a,
-           "deadline_s"_a, "late_budget"_a, "deadline_max_s"_a, "stall_timeout_s"_a, "faults"_a)
+      .def("__init__", &OpenCommunicator, "settings"_a)
       .def("ports", &PyCommunicator::Ports)
       .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
       .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)

@@ -122,8 +122,8 @@ Status Communicator::OpenPorts() {
   for (std::uint16_t lane = 0; lane < options_.lanes; ++lane) {
     Result<std::unique_ptr<UdpPort>> port =
         UdpPort::Create(UdpPortOptions{.bind_address = options_.bind_address,
-                                       .port = options_.port_first,
-                                       .port_last = options_.port_last,
+                                       .port = options_.ports.first,
+                                       .port_last = options_.ports.second,
                                        .receive_buffer_bytes = options_.receive_buffer_bytes});
     if (!port.ok()) return port.status();
     ports_.push_back(port.value()->local_port());

@@ -1,7 +1,6 @@
 #include "ffi/runtime/communicator_options.h"
 
 #include <chrono>
-#include <utility>
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/prng.h"
@@ -38,9 +37,6 @@ Status Validate(const CommunicatorOptions& options) {
     return InvalidArgument("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
                            std::to_string(options.lanes) + ".");
   }
-  if (options.call_timeout < Duration::zero()) {
-    return InvalidArgument("call_timeout_s must be positive seconds, or 0 for no limit.");
-  }
   for (const Status& status : {CheckPositive("peer_timeout_s", options.peer_timeout),
                                CheckPositive("mismatch_timeout_s", options.mismatch_timeout),
                                CheckPositive("deadline_max_s", options.deadline_max)}) {
@@ -55,28 +51,16 @@ Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, st
                                           std::size_t peer_receive_buffer_bytes) {
   Result<std::uint32_t> session = SessionTag(options.secret);
   if (!session.ok()) return session.status();
-  std::vector<bool> same_host;
+  EndpointOptions made = options;
+  made.session = session.value();
+  made.lane = lane;
+  made.datagram_bytes_max = datagram_bytes_max;
+  made.receive_buffer_bytes = peer_receive_buffer_bytes;
   for (const RankAddress& rank : ranks) {
-    same_host.push_back(rank.address == ranks[options.rank.index()].address);
+    made.same_host.push_back(rank.address == ranks[options.rank.index()].address);
   }
-  return EndpointOptions{
-      .rank = options.rank,
-      .world_size = options.world_size,
-      .session = session.value(),
-      .secret = options.secret,
-      .protection = options.protection,
-      .lanes = options.lanes,
-      .lane = lane,
-      .datagram_bytes_max = datagram_bytes_max,
-      .peer_timeout = options.peer_timeout,
-      .mismatch_timeout = options.mismatch_timeout,
-      .call_timeout = options.call_timeout,
-      .incast = options.incast,
-      .ranks_per_slice = options.ranks_per_slice,
-      .receive_buffer_bytes = peer_receive_buffer_bytes,
-      .same_host = std::move(same_host),
-      .max_lag = options.max_lag,
-      .late_budget = options.deadline == Duration::zero() ? options.late_budget : 0.0};
+  if (options.deadline > Duration::zero()) made.late_budget = 0;
+  return made;
 }
 
 std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t lane) {

@@ -275,7 +275,7 @@ def reduce_tree(
       call: the description of the call; each bucket gets a suffix to its key.
       specs: see `psum`.
       rotate: whether a lossy call is rotated; a bool, or bool [], equal on every rank,
-        for a decision at run time. None takes `Advanced.hadamard`.
+        for a decision at run time. None rotates it.
 
     Returns:
       The reduced tree, and the statistics of its buckets.
@@ -300,7 +300,7 @@ def reduce_tree(
             # A constant of the program, equal on every rank.
             results[i] = checks.checked_constant(leaf, place) * size
     if rotate is None:
-        rotate = options.advanced.hadamard
+        rotate = True
     sums, buckets = _sum_leaves(traced, of_leaves, step, call, options, rotate)
     results.update(sums)
     ordered = [results[i] for i in range(len(results))]

@@ -366,7 +366,7 @@ def _planned(options: Options, **fields: Any) -> _Plan:
         [leaf.dtype for leaf in leaves],
         bucket_bytes=options.bucket_bytes,
     )
-    rotated = options.advanced.hadamard and fields["mode"] == "lossy"
+    rotated = fields["mode"] == "lossy"
     return _Plan(**fields, rotated=rotated, buckets=buckets)
 
 

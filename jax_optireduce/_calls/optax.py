@@ -98,8 +98,8 @@ def optax_average_gradients(
       fast_axis: see `psum`.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
-        consecutive calls have lost less than 1 % (mean over the ranks). None takes
-        `Advanced.hadamard`.
+        consecutive calls have lost less than 1 % (mean over the ranks). None is
+        True.
       skip_above: mode "lossy" only: share of the contributions or of the results, from
         0 to below 1. A call in which any rank misses more is skipped on every rank: the
         updates are zeros, and `safeguards.skipped` of the state is True. Later

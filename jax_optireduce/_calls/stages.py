@@ -182,7 +182,7 @@ def scatter_tree(
     ]
     results: list[Any] = [jnp.zeros(row.shape[1:], row.dtype) for row in rows]
     vectors, elements = [], []
-    rotated = call.mode == "lossy" and options.advanced.hadamard
+    rotated = call.mode == "lossy"
     for bucket in bucketing.plan_buckets(
         [row.shape for row in rows],
         [row.dtype for row in rows],

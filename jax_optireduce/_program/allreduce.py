@@ -243,7 +243,7 @@ def _batch(
 
 def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) -> Any:
     """Emits the call, and the rotation of a lossy call around it."""
-    wanted = communicator.current(call.kind).options.advanced.host_call
+    wanted = communicator.current(call.kind).internal.host_call
     way = _WAYS[accelerators.host_call(platform, wanted, call.kind)]
     if call.derived and not call.drain:
         _check_derivative(call)

@@ -35,7 +35,7 @@ TakeNumber = Callable[
 
 
 class Way(NamedTuple):
-    """A way from a program to the handlers, see `Advanced.host_call`.
+    """A way from a program to the handlers, see `Internal.host_call`.
 
     Attributes:
       reduce: makes a call; without a step the session counts the calls.

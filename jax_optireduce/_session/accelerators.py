@@ -99,11 +99,11 @@ def mapped_libraries() -> set[str]:
 
 
 def host_call(platform: str, wanted: str, kind: str) -> str:
-    """Returns the way of the calls of a program, see `Advanced.host_call`.
+    """Returns the way of the calls of a program, see `Internal.host_call`.
 
     Args:
       platform: of the program.
-      wanted: the option.
+      wanted: the setting.
       kind: the public function, for the message.
 
     Raises:
@@ -114,7 +114,7 @@ def host_call(platform: str, wanted: str, kind: str) -> str:
     if wanted == DIRECT:
         raise UsageError(
             f"host_call={DIRECT!r} is for CPU devices, and this program is for "
-            f"{platform}; leave host_call out."
+            f"{platform}; leave host_call unset."
         )
     if wanted == CALLBACK:
         return CALLBACK

@@ -21,12 +21,15 @@ from jax_optireduce._session import (
     rendezvous,
     status,
 )
-from jax_optireduce._session.options import Options, resolve
+from jax_optireduce._session.options import Internal, Options, resolve
 
 _log = logging.getLogger("jax_optireduce")
 
 # Compiled programs find the one communicator of a process by this name.
 NAME = "default"
+
+
+_NO_INTERNAL = Internal()
 
 
 class Communicator:
@@ -50,11 +53,13 @@ class Communicator:
         options: Options,
         native: Any | None,
         datagram_bytes: int,
+        internal: Internal = _NO_INTERNAL,
     ) -> None:
         """Only `init` makes an instance."""
         self.rank = rank
         self.world_size = world_size
         self.options = options
+        self.internal = internal
         self.datagram_bytes = datagram_bytes
         self._native = native
         self._log_thread = (
@@ -171,7 +176,7 @@ class Communicator:
     def _end(self, reason: str, at_once: bool) -> None:
         """Closes; unless `at_once`, after the end of the dispatched programs."""
         if self._native is not None and not at_once:
-            limit_s = self.options.advanced.shutdown_timeout_s
+            limit_s = self.options.shutdown_timeout_s
             process_end.complete_programs(
                 self._native, limit_s, lambda: self.close(reason)
             )
@@ -223,9 +228,8 @@ def init(**options: Unpack[OptionArguments]) -> Communicator:
     process.
 
     Args:
-      **options: fields of `Options`; `advanced=` as `Advanced` or a mapping of its
-        fields. An option that is not given comes from the environment variable
-        JAX_OPTIREDUCE_<FIELD>, or is the default.
+      **options: fields of `Options`. An option that is not given comes from the
+        environment variable JAX_OPTIREDUCE_<FIELD>, or is the default.
 
     Returns:
       The communicator of this process, which all its collectives use.
@@ -252,7 +256,8 @@ def init(**options: Unpack[OptionArguments]) -> Communicator:
     if warning := _jax_version.warning(jax.__version__):
         _log.warning("%s", warning)
     resolved, origins = resolve(options, os.environ)
-    rendezvous.initialize_distributed(resolved)
+    internal = Internal.read(os.environ)
+    rendezvous.initialize_distributed(resolved, internal)
     rank, world_size = processes.process()
     label = f"jax_optireduce/{_session.generation}"
     _session.generation += 1
@@ -262,20 +267,20 @@ def init(**options: Unpack[OptionArguments]) -> Communicator:
         process_end.install(
             _end_at_exit,
             _cancel_interrupted,
-            resolved.advanced.shutdown_timeout_s,
+            resolved.shutdown_timeout_s,
             resolved.peer_timeout_s,
         )
-        joined = rendezvous.join(label, NAME, rank, resolved)
-    if joined.native is not None and resolved.advanced.status_socket:
+        joined = rendezvous.join(label, NAME, rank, resolved, internal)
+    if joined.native is not None:
         status.serve(joined.native)
     for plugin in accelerators.register():
         _log.info("%r", plugin)
     communicator = Communicator(
-        rank, world_size, resolved, joined.native, joined.datagram_bytes
+        rank, world_size, resolved, joined.native, joined.datagram_bytes, internal
     )
     _session.current = communicator
     _announce(communicator, _describe(communicator, joined))
-    values = resolved.flat()
+    values = resolved.values()
     settings = ", ".join(
         f"{n}={values[n]!r} ({origin})" for n, origin in origins.items()
     )
@@ -293,7 +298,7 @@ def _describe(communicator: Communicator, joined: rendezvous.Joined) -> str:
         return f"{place}; backend 'xla': calls are those of jax.lax"
     ports = ", ".join(map(str, joined.native.ports()))
     interface = interfaces.name_of(joined.address, _native.interface_addresses())
-    tags = _native.cipher_library() if options.advanced.authenticate else "none"
+    tags = "none" if options.security == "none" else _native.cipher_library()
     deadline = (
         f"deadline {options.deadline_s:g} s"
         if options.deadline_s

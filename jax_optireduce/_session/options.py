@@ -1,8 +1,7 @@
 """Settings of a communicator: frozen and validated.
 
 The order of precedence is: the argument of `init`, the environment variable
-`JAX_OPTIREDUCE_<FIELD>`, the default below. Names are unique over both levels, so a
-variable does not name its level.
+`JAX_OPTIREDUCE_<FIELD>`, the default below.
 """
 
 import dataclasses
@@ -10,24 +9,22 @@ import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Any, Literal, Self, get_args, get_origin
 
-from jax_optireduce._argument_types import Backend, HostCall, Mode
+from jax_optireduce._argument_types import Backend, HostCall, Mode, Security
 from jax_optireduce._errors import UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
-# Ways from a program to this package: see `Advanced.host_call`.
+# Settings that only tests change: see `Internal`.
+_INTERNAL_VARIABLE = f"{ENVIRONMENT_PREFIX}INTERNAL"
+
+# Ways from a program to this package: see `Internal.host_call`.
 DIRECT = "direct"
 HOST_COMPUTATION = "host_computation"
 CALLBACK = "callback"
 
-# Default of the largest share of the data that may miss a learned deadline.
-# Chosen: of the shares in docs/figures.md the largest that costs less than a point of
-# accuracy.
-_LATE_BUDGET = 0.1
-
-# Largest UDP payload on a network without an explicit option, in bytes.
+# Largest UDP payload on a network, in bytes.
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP).
 DATAGRAM_BYTES_MAX = 8972
 
@@ -53,16 +50,10 @@ _DAY_S = 86_400
 _RANGES: Mapping[str, tuple[float, float]] = {
     "bucket_bytes": (1, 1 << 40),
     "call_timeout_s": (1e-3, _DAY_S),
-    "datagram_bytes_max": (DATAGRAM_BYTES_MIN, 65_507),
     "deadline_max_s": (1e-3, _DAY_S),
     "deadline_s": (1e-3, _DAY_S),
-    # JAX takes whole seconds.
-    "heartbeat_timeout_s": (1, _DAY_S),
-    "incast": (0, 65_535),
     "lanes": (1, 64),
-    "late_budget": (1e-6, 0.5),
     "max_lag": (1, 1024),
-    "mismatch_timeout_s": (1e-3, _DAY_S),
     "peer_timeout_s": (1e-3, _DAY_S),
     "processes_per_slice": (1, 1024),
     "receive_buffer_bytes": (64 << 10, 1 << 30),
@@ -75,7 +66,6 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _ZERO_ALLOWED = frozenset(
     {
         "call_timeout_s",
-        "datagram_bytes_max",
         "deadline_s",
         "lanes",
         "processes_per_slice",
@@ -89,148 +79,18 @@ _OF_ONE_PROCESS = frozenset(
         "bind_address",
         "faults",
         "flight_record_dir",
-        "heartbeat_timeout_s",
-        "host_call",
         "interface",
         "port_range",
         "receive_buffer_bytes",
         "rendezvous_timeout_s",
         "shutdown_timeout_s",
         "stall_timeout_s",
-        "status_socket",
     }
 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """Common part of both levels: checks of names, types and ranges.
-
-    Attributes:
-      given: names of the explicit fields; the others are defaults.
-    """
-
-    # Not a field: it does not affect the equality of two settings.
-    given: ClassVar[frozenset[str]] = frozenset()
-
-    def __new__(cls, **given: Any) -> Self:
-        """Checks the names; the generated `__init__` takes the values.
-
-        Raises:
-          UsageError: a name is unknown, or belongs to the other level.
-        """
-        for name in given.keys() - {field.name for field in dataclasses.fields(cls)}:
-            raise UsageError(_describe_unknown(name, advanced=cls is Advanced))
-        settings = super().__new__(cls)
-        object.__setattr__(settings, "given", frozenset(given))
-        return settings
-
-    def __post_init__(self) -> None:
-        """Validates every field.
-
-        Raises:
-          UsageError: a field has a wrong type or is out of its range.
-        """
-        for field in dataclasses.fields(self):
-            name, known = field.name, _choices(field.type)
-            kind = str if known else field.type
-            value: Any = getattr(self, name)
-            if name == "faults":
-                value = _checked_faults(value)
-                object.__setattr__(self, name, value)
-            elif kind is float and type(value) is int:
-                value = float(value)
-                object.__setattr__(self, name, value)
-            elif type(value) is not kind:
-                expected = getattr(kind, "__name__", kind)
-                raise UsageError(
-                    f"{name} must be of type {expected}, got {value!r} of type "
-                    f"{type(value).__name__}."
-                )
-            if known and value not in known:
-                raise UsageError(
-                    f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
-                    + did_you_mean(value, known)
-                )
-            if name in _RANGES:
-                _check_range(name, value)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Advanced(_Settings):
-    """Advanced options, needed by few programs; `init` takes them as `advanced=`.
-
-    All ranks must agree on them, unless noted otherwise.
-
-    Attributes:
-      authenticate: whether every datagram has a tag (AES-128-GCM), which receivers
-        verify. False, for measurements, lets any host that can send UDP change the
-        sums, and logs a warning at every start. Default True.
-      lanes: network threads with a socket each; calls are spread over them. 1 to 64; 0
-        takes as many as the cores and links of all hosts allow (docs/deploy.md).
-        Default 0.
-      incast: number of ranks that send to one rank at the same time; 0 means all, and
-        in mode "lossy" the number that the receivers advertise. Default 0.
-      receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
-        grant less. May differ between ranks. Default 8 MiB.
-      datagram_bytes_max: largest UDP payload, in bytes, which all paths have to carry;
-        0 takes the largest one that they carry. Default 0.
-      mismatch_timeout_s: time for which two ranks may wait for each other in different
-        calls before both fail, in seconds. Default 10.
-      late_budget: largest share of the data that may miss a learned deadline, between
-        1e-6 and 0.5; not together with `deadline_s`. Default 0.1.
-      hadamard: whether lossy calls rotate each bucket, which spreads a lost datagram
-        over all entries. Default True.
-      host_call: the way of a call from the program to the host: "direct" for CPU
-        devices, "host_computation" or "callback" for GPU and TPU (and CPU, for tests);
-        "" chooses by the device. May differ between ranks. Default "".
-      rendezvous_timeout_s: longest wait of `init` for the other processes, in seconds.
-        May differ between ranks. Default 120.
-      heartbeat_timeout_s: time after which JAX's coordination service declares a
-        process dead, in seconds; used when `init` initialises `jax.distributed`. May
-        differ between ranks. Default 30.
-      shutdown_timeout_s: longest duration of a call after the end of the program, in
-        seconds, until all calls are given up; also the longest wait of process 0 for
-        the end of the others. May differ between ranks. Default 60.
-      status_socket: whether this process answers `python -m jax_optireduce status`, on
-        a UNIX socket for its own user in XDG_RUNTIME_DIR or, without that, in the
-        folder for temporary files. May differ between ranks. Default True.
-      faults: faults to inject into this process's datagrams, for tests, by name (for
-        example {"loss": 0.01}); in the environment "loss=0.01,seed=7". May differ
-        between ranks. Default none.
-    """
-
-    authenticate: bool = True
-    lanes: int = 0
-    incast: int = 0
-    # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
-    # net.core.rmem_max is raised.
-    receive_buffer_bytes: int = 8 << 20
-    datagram_bytes_max: int = 0
-    # Chosen: longer than two ranks may be apart that start independent calls in
-    # different orders.
-    mismatch_timeout_s: float = 10.0
-    late_budget: float = _LATE_BUDGET
-    hadamard: bool = True
-    host_call: Literal["", HostCall] = ""
-    rendezvous_timeout_s: float = 120.0
-    # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
-    # know of a dead process.
-    heartbeat_timeout_s: int = 30
-    # Chosen: as `stall_timeout_s`. It excludes waits for dead ranks.
-    shutdown_timeout_s: int = 60
-    status_socket: bool = True
-    faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        """Hashes all fields; a mapping has no hash of its own."""
-        values = {name: getattr(self, name) for name in _names(Advanced)}
-        values["faults"] = frozenset(self.faults.items())
-        return hash(tuple(values.values()))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(_Settings):
+class Options:
     """Options of a communicator. All ranks must agree, unless noted otherwise.
 
     Attributes:
@@ -249,8 +109,10 @@ class Options(_Settings):
       port_range: UDP ports for the sockets of this host, for a firewall:
         "41000-41063"; each process takes one for each of its lanes. "" lets the kernel
         choose. May differ between ranks. Default "".
-      encrypt: whether payloads are encrypted; headers stay readable. Datagrams are
-        authenticated by default, see `Advanced`. Default False.
+      security: "authenticated": every datagram has a tag (AES-128-GCM), which receivers
+        verify. "encrypted": payloads are encrypted as well; headers stay readable.
+        "none", for measurements, lets any host that can send UDP change the sums, and
+        logs a warning at every start. Default "authenticated".
       deadline_s: deadline of a bounded, agreed or lossy call, in seconds, both stages
         together; 0 learns it from the times of the calls. Default 0.
       deadline_max_s: upper bound of a learned deadline, and the deadline while it is
@@ -277,7 +139,19 @@ class Options(_Settings):
         never. May differ between ranks. Default 60.
       flight_record_dir: folder for these files; "" means the system's folder for
         temporary files. May differ between ranks. Default "".
-      advanced: advanced options. Default `Advanced()`.
+      lanes: network threads with a socket each; calls are spread over them. 1 to 64; 0
+        takes as many as the cores and links of all hosts allow (docs/deploy.md).
+        Default 0.
+      receive_buffer_bytes: requested socket buffer per lane, in bytes; the kernel may
+        grant less. May differ between ranks. Default 8 MiB.
+      rendezvous_timeout_s: longest wait of `init` for the other processes, in seconds.
+        May differ between ranks. Default 120.
+      shutdown_timeout_s: longest duration of a call after the end of the program, in
+        seconds, until all calls are given up; also the longest wait of process 0 for
+        the end of the others. May differ between ranks. Default 60.
+      faults: faults to inject into this process's datagrams, for tests, by name (for
+        example {"loss": 0.01}); in the environment "loss=0.01,seed=7". May differ
+        between ranks. Default none.
     """
 
     backend: Backend = "optireduce"
@@ -285,7 +159,7 @@ class Options(_Settings):
     bind_address: str = ""
     interface: str = ""
     port_range: str = ""
-    encrypt: bool = False
+    security: Security = "authenticated"
     deadline_s: float = 0.0
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
     deadline_max_s: float = 1.0
@@ -302,33 +176,45 @@ class Options(_Settings):
     # Chosen: longer than compilation, evaluation or a checkpoint on one rank.
     stall_timeout_s: float = 60.0
     flight_record_dir: str = ""
-    advanced: Advanced = dataclasses.field(default_factory=Advanced)
+    lanes: int = 0
+    # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
+    # net.core.rmem_max is raised.
+    receive_buffer_bytes: int = 8 << 20
+    rendezvous_timeout_s: float = 120.0
+    # Chosen: as `stall_timeout_s`. It excludes waits for dead ranks.
+    shutdown_timeout_s: int = 60
+    faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __new__(cls, **given: Any) -> Self:
+        """Checks the names; the generated `__init__` takes the values.
+
+        Raises:
+          UsageError: a name is unknown.
+        """
+        for name in given.keys() - _kinds().keys():
+            raise UsageError(
+                f"{name!r} is not an option."
+                + did_you_mean(name, tuple(_kinds()))
+                + f" Options are: {', '.join(_kinds())}."
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Validates every field, and the combinations of fields.
 
         Raises:
-          UsageError: a field or a combination is invalid.
+          UsageError: a field has a wrong type or is out of its range, or fields
+            contradict each other.
         """
-        super().__post_init__()
-        if self.encrypt and not self.advanced.authenticate:
-            raise UsageError(
-                "encrypt=True needs authenticate=True: encryption alone does not "
-                "detect changes. Leave authenticate at its default."
-            )
+        for name, kind in _kinds().items():
+            value = _checked(name, kind, getattr(self, name))
+            object.__setattr__(self, name, value)
         if self.bind_address and self.interface:
             raise UsageError(
                 f"bind_address={self.bind_address!r} and interface={self.interface!r} "
                 "both choose the address of this host. Give one of them."
             )
         self.ports()
-        late_budget = self.advanced.late_budget
-        if self.deadline_s != 0 and late_budget != _LATE_BUDGET:
-            raise UsageError(
-                f"deadline_s={self.deadline_s:g} and late_budget={late_budget:g} "
-                "contradict each other: the budget applies to learned deadlines. "
-                "Give one of them."
-            )
 
     def ports(self) -> tuple[int, int]:
         """Returns the first and the last port of `port_range`; 0, 0 without one."""
@@ -343,42 +229,97 @@ class Options(_Settings):
             )
         return first, last
 
-    def flat(self) -> dict[str, object]:
-        """Returns the fields of both levels by name."""
-        own = {name: getattr(self, name) for name in _names(Options)}
-        return own | {n: getattr(self.advanced, n) for n in _names(Advanced)}
+    def values(self) -> dict[str, Any]:
+        """Returns the fields by name."""
+        return {name: getattr(self, name) for name in _kinds()}
 
-    def agreed(self) -> dict[str, object]:
+    def agreed(self) -> dict[str, Any]:
         """Returns the fields on which all ranks of a session must agree."""
-        return {n: x for n, x in self.flat().items() if n not in _OF_ONE_PROCESS}
+        return {n: x for n, x in self.values().items() if n not in _OF_ONE_PROCESS}
+
+    def __hash__(self) -> int:
+        """Hashes all fields; a mapping has no hash of its own."""
+        values = self.values() | {"faults": frozenset(self.faults.items())}
+        return hash(tuple(values.values()))
 
 
-def _names(level: type[Options] | type[Advanced]) -> dict[str, Any]:
-    """Returns the fields of a level, by name, with their types."""
-    fields = dataclasses.fields(level)
-    return {field.name: field.type for field in fields if field.name != "advanced"}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Internal:
+    """Settings for the tests of this package, from JAX_OPTIREDUCE_INTERNAL.
+
+    The variable has the form "mismatch_timeout_s=2,host_call=callback".
+
+    Attributes:
+      datagram_bytes_max: largest UDP payload, in bytes; 0 takes the largest one that
+        all paths carry.
+      mismatch_timeout_s: time for which two ranks may wait for each other in different
+        calls before both fail, in seconds.
+      heartbeat_timeout_s: time after which JAX's coordination service declares a
+        process dead, in seconds; used when `init` initialises `jax.distributed`.
+      host_call: the way of a call from the program to the host: "direct" for CPU
+        devices, "host_computation" or "callback" for all; "" chooses by the device.
+    """
+
+    datagram_bytes_max: int = 0
+    # Chosen: longer than two ranks may be apart that start independent calls in
+    # different orders.
+    mismatch_timeout_s: float = 10.0
+    # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
+    # know of a dead process.
+    heartbeat_timeout_s: int = 30
+    host_call: Literal["", HostCall] = ""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Self:
+        """Reads the variable.
+
+        Raises:
+          UsageError: a name is unknown, or a value does not fit.
+        """
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        given: dict[str, Any] = {}
+        for item in filter(None, environment.get(_INTERNAL_VARIABLE, "").split(",")):
+            name, _, text = item.partition("=")
+            if name not in kinds:
+                raise UsageError(
+                    f"{_INTERNAL_VARIABLE} has no setting {name!r}: it is for the "
+                    "tests of jax_optireduce. Leave it unset."
+                )
+            given[name] = _parse(f"{_INTERNAL_VARIABLE}: {name}", text, kinds[name])
+        return cls(**given)
+
+
+def _kinds() -> dict[str, Any]:
+    """Returns the types of the options, by name."""
+    return {field.name: field.type for field in dataclasses.fields(Options)}
+
+
+def _checked(name: str, kind: Any, value: Any) -> Any:
+    """Returns a value as the type of its field; raises unless it fits."""
+    if name == "faults":
+        return _checked_faults(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    known = _choices(kind)
+    kind = str if known else kind
+    if type(value) is not kind:
+        raise UsageError(
+            f"{name} must be of type {kind.__name__}, got {value!r} of type "
+            f"{type(value).__name__}."
+        )
+    if known and value not in known:
+        raise UsageError(
+            f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
+            + did_you_mean(value, known)
+        )
+    if name in _RANGES:
+        _check_range(name, value)
+    return value
 
 
 def _choices(kind: Any) -> tuple[str, ...]:
     """Returns the values of a `Literal`; of another type none."""
     return get_args(kind) if get_origin(kind) is Literal else ()
-
-
-def _describe_unknown(name: str, *, advanced: bool) -> str:
-    """Describes a name that its level lacks, for an error."""
-    if not advanced and name in _names(Advanced):
-        return (
-            f"{name!r} is an advanced option: write "
-            f"init(advanced=jax_optireduce.Advanced({name}=...))."
-        )
-    if advanced and name in _names(Options):
-        return f"{name!r} is not an advanced option: write init({name}=...)."
-    return (
-        f"{name!r} is not an option."
-        + did_you_mean(name, (*_names(Options), *_names(Advanced)))
-        + f" Options are: {', '.join(_names(Options))}; in advanced=: "
-        + f"{', '.join(_names(Advanced))}."
-    )
 
 
 def _check_range(name: str, value: float) -> None:
@@ -410,7 +351,7 @@ def resolve(
     """Makes options from arguments, the environment and the defaults, in this order.
 
     Args:
-      arguments: fields given to `init`, by name; `advanced` as `Advanced` or a mapping.
+      arguments: fields given to `init`, by name.
       environment: usually `os.environ`; names without our prefix are ignored.
 
     Returns:
@@ -420,23 +361,13 @@ def resolve(
       UsageError: a name is unknown (with a suggestion), or a value is invalid.
     """
     values = dict(arguments)
-    advanced = values.pop("advanced", {})
-    if isinstance(advanced, Advanced):
-        advanced = {name: getattr(advanced, name) for name in advanced.given}
-    if not isinstance(advanced, Mapping):
-        raise UsageError(
-            "advanced must be jax_optireduce.Advanced(...) or a mapping, got "
-            f"{advanced!r}."
-        )
-    advanced = dict(advanced)
-    origins = dict.fromkeys((*values, *advanced), "argument")
-    known = {
-        ENVIRONMENT_PREFIX + name.upper(): (name, kind, given)
-        for level, given in ((Options, values), (Advanced, advanced))
-        for name, kind in _names(level).items()
-    }
+    origins = dict.fromkeys(values, "argument")
+    known = {ENVIRONMENT_PREFIX + name.upper(): name for name in _kinds()}
     for variable in sorted(environment):
-        if not variable.startswith(ENVIRONMENT_PREFIX):
+        if (
+            not variable.startswith(ENVIRONMENT_PREFIX)
+            or variable == _INTERNAL_VARIABLE
+        ):
             continue
         if variable not in known:
             raise UsageError(
@@ -444,22 +375,17 @@ def resolve(
                 + did_you_mean(variable, known)
                 + f" Known are: {', '.join(known)}."
             )
-        name, kind, given = known[variable]
-        if name not in given:
-            given[name] = _parse(variable, environment[variable], kind)
+        name = known[variable]
+        if name not in values:
+            values[name] = _parse(variable, environment[variable], _kinds()[name])
             origins[name] = variable
-    return Options(**values, advanced=Advanced(**advanced)), origins
+    return Options(**values), origins
 
 
 def _parse(variable: str, text: str, kind: Any) -> object:
     """Reads one environment variable as the type of its field."""
     if kind is str or _choices(kind):
         return text
-    if kind is bool:
-        booleans = {"1": True, "true": True, "0": False, "false": False}
-        if text.lower() not in booleans:
-            raise UsageError(f"{variable} must be 0, 1, true or false, got {text!r}.")
-        return booleans[text.lower()]
     if kind in (int, float):
         try:
             return kind(text)

@@ -181,9 +181,7 @@ def _describe_blocked(
     if first.answered:
         return (
             f"datagrams of {datagram_bytes} bytes to {place}{also} do not arrive, "
-            "short ones do: a link on the way has a smaller MTU. Correct it, or give "
-            "every rank a smaller value of the advanced option datagram_bytes_max "
-            "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX)."
+            "short ones do: a link on the way has a smaller MTU. Correct it."
         )
     blocked = (
         "Does UDP pass between these hosts, in both directions and on all ports, or on "

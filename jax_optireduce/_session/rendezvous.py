@@ -31,7 +31,7 @@ from jax_optireduce._jax import clusters, coordination, processes
 from jax_optireduce._session import interfaces, lanes, paths, roll_call
 from jax_optireduce._session.options import (
     DATAGRAM_BYTES_MIN,
-    Advanced,
+    Internal,
     Options,
     describe_difference,
 )
@@ -57,7 +57,7 @@ _UNREAD_LAUNCHERS = {
 }
 
 
-def initialize_distributed(options: Options) -> None:
+def initialize_distributed(options: Options, internal: Internal) -> None:
     """Initialises `jax.distributed` if the environment has its variables, or a cluster.
 
     Raises:
@@ -102,10 +102,12 @@ def initialize_distributed(options: Options) -> None:
     # which `process_end` prevents if JAX has the client.
     if coordination.has_service():
         jax.config.update(processes.RECOVERABILITY, True)
-    _initialize(arguments, options.advanced)
+    _initialize(arguments, options, internal)
 
 
-def _initialize(arguments: Mapping[str, Any], advanced: Advanced) -> None:
+def _initialize(
+    arguments: Mapping[str, Any], options: Options, internal: Internal
+) -> None:
     """Meets the processes of the arguments, if there are any, and initialises JAX."""
     if arguments:
         with explained_descriptors():
@@ -113,14 +115,14 @@ def _initialize(arguments: Mapping[str, Any], advanced: Advanced) -> None:
                 arguments["coordinator_address"],
                 arguments["num_processes"],
                 arguments["process_id"],
-                advanced.rendezvous_timeout_s,
+                options.rendezvous_timeout_s,
             )
     try:
         jax.distributed.initialize(
             **arguments,
-            initialization_timeout=max(1, round(advanced.rendezvous_timeout_s)),
-            heartbeat_timeout_seconds=advanced.heartbeat_timeout_s,
-            shutdown_timeout_seconds=advanced.shutdown_timeout_s,
+            initialization_timeout=max(1, round(options.rendezvous_timeout_s)),
+            heartbeat_timeout_seconds=internal.heartbeat_timeout_s,
+            shutdown_timeout_seconds=options.shutdown_timeout_s,
         )
     except (RuntimeError, ValueError) as error:
         raise RendezvousError(
@@ -161,7 +163,9 @@ class Joined(NamedTuple):
     reason: str = ""
 
 
-def join(label: str, name: str, rank: int, options: Options) -> Joined:
+def join(
+    label: str, name: str, rank: int, options: Options, internal: Internal
+) -> Joined:
     """Meets the other processes and opens the session.
 
     Args:
@@ -169,12 +173,13 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
       name: name of the communicator.
       rank: index of this process.
       options: the options of this process.
+      internal: its settings for tests.
 
     Raises:
       RendezvousError: a process is missing, or ranks are not compatible.
       UsageError: no interface of this host has the name of the option.
     """
-    timeout_s = options.advanced.rendezvous_timeout_s
+    timeout_s = options.rendezvous_timeout_s
     _claim_rank(label, rank)
     address = _own_address(options)
     interface = interfaces.name_of(address, _native.interface_addresses())
@@ -193,23 +198,28 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     _check_agreement(hellos)
     if options.backend == "xla":
         return Joined(None, address, 0)
-    if not options.advanced.authenticate:
+    if options.security == "none":
         _log.warning(
-            "authenticate=False: datagrams are not authenticated. Any host that can "
+            "security='none': datagrams are not authenticated. Any host that can "
             "send UDP to this process can change the sums of this program, unnoticed. "
             "Use it for measurements only, and only on a network of your own."
         )
     addresses = _addresses(hellos)
-    if options.advanced.lanes == 0:
+    if options.lanes == 0:
         shares = [lanes.Share(*hello["share"]) for hello in hellos]
-        options = _with_advanced(options, lanes=lanes.choose(shares))
+        options = dataclasses.replace(options, lanes=lanes.choose(shares))
     per_slice = _processes_per_slice(
         options.processes_per_slice, [hello["slice"] for hello in hellos]
     )
     open_session = functools.partial(
-        _open, name=name, rank=rank, per_slice=per_slice, addresses=addresses
+        _open,
+        name=name,
+        rank=rank,
+        per_slice=per_slice,
+        addresses=addresses,
+        options=options,
     )
-    native, proof = open_session(label, options=options)
+    native, proof = open_session(label, internal=internal)
     longest = native.features()["datagram_bytes_max"]
     if proof.passed_bytes == longest:
         return Joined(native, address, longest)
@@ -217,14 +227,9 @@ def join(label: str, name: str, rank: int, options: Options) -> Joined:
     # Keys and numbers of datagrams are used once, so all of the session is replaced.
     native.close("init continues with shorter datagrams")
     del native  # The ports are free with the last reference: others may not be.
-    shorter = _with_advanced(options, datagram_bytes_max=proof.passed_bytes)
-    native, proof = open_session(f"{label}/shorter", options=shorter)
+    shorter = dataclasses.replace(internal, datagram_bytes_max=proof.passed_bytes)
+    native, proof = open_session(f"{label}/shorter", internal=shorter)
     return Joined(native, address, proof.passed_bytes, reason)
-
-
-def _with_advanced(options: Options, **fields: Any) -> Options:
-    advanced = dataclasses.replace(options.advanced, **fields)
-    return dataclasses.replace(options, advanced=advanced)
 
 
 def _share_secret(key: str, timeout_s: float) -> bytes:
@@ -289,16 +294,29 @@ def _open(
     per_slice: int,
     addresses: Sequence[str],
     options: Options,
+    internal: Internal,
 ) -> tuple[Any, paths.Proof]:
     """Opens a session; returns the native communicator, and the proof of all ranks."""
     # The secret protects against senders of datagrams, not against readers of the
     # coordination service during the rendezvous.
     key = f"{label}/secret"
     try:
-        secret = _share_secret(key, options.advanced.rendezvous_timeout_s)
-        opened = _open_sockets(name, rank, per_slice, addresses, options, secret)
+        secret = _share_secret(key, options.rendezvous_timeout_s)
+        opened = _open_sockets(
+            options.values()
+            | dataclasses.asdict(internal)
+            | {
+                "name": name,
+                "rank": rank,
+                "world_size": len(addresses),
+                "processes_per_slice": per_slice,
+                "secret": secret,
+                "bind_address": addresses[rank],
+                "ports": options.ports(),
+            }
+        )
         try:
-            proof = _connect(opened, label, addresses, options)
+            proof = _connect(opened, label, addresses, options, internal)
         except BaseException:
             opened.close("the rendezvous failed")
             raise
@@ -314,47 +332,19 @@ def _open(
     return opened, proof
 
 
-def _open_sockets(
-    name: str,
-    rank: int,
-    per_slice: int,
-    addresses: Sequence[str],
-    options: Options,
-    secret: bytes,
-) -> Any:
-    advanced = options.advanced
-    port_first, port_last = options.ports()
+def _open_sockets(settings: Mapping[str, Any]) -> Any:
     try:
-        return _native.Communicator(
-            name=name,
-            rank=rank,
-            world_size=len(addresses),
-            processes_per_slice=per_slice,
-            secret=secret,
-            authenticate=advanced.authenticate,
-            encrypt=options.encrypt,
-            bind_address=addresses[rank],
-            port_first=port_first,
-            port_last=port_last,
-            lanes=advanced.lanes,
-            incast=advanced.incast,
-            receive_buffer_bytes=advanced.receive_buffer_bytes,
-            max_lag=options.max_lag,
-            peer_timeout_s=options.peer_timeout_s,
-            mismatch_timeout_s=advanced.mismatch_timeout_s,
-            call_timeout_s=options.call_timeout_s,
-            deadline_s=options.deadline_s,
-            late_budget=advanced.late_budget,
-            deadline_max_s=options.deadline_max_s,
-            stall_timeout_s=options.stall_timeout_s,
-            faults=dict(advanced.faults),
-        )
+        return _native.Communicator(settings)
     except RuntimeError as error:
         raise RendezvousError(f"this process has no sockets: {error}") from error
 
 
 def _connect(
-    native: Any, label: str, addresses: Sequence[str], options: Options
+    native: Any,
+    label: str,
+    addresses: Sequence[str],
+    options: Options,
+    internal: Internal,
 ) -> paths.Proof:
     """Announces this process's ports and connects; returns the proof of all ranks."""
     payload_bytes = min(
@@ -369,13 +359,13 @@ def _connect(
             "payload_bytes": payload_bytes,
             "receive_buffer_bytes": native.granted_receive_buffer_bytes(),
         },
-        options.advanced.rendezvous_timeout_s,
+        options.rendezvous_timeout_s,
     )
     for peer, answer in enumerate(answers):
         if not answer:
             raise _peer_failed(peer)
     receive_buffer_bytes = min(answer["receive_buffer_bytes"] for answer in answers)
-    given = options.advanced.datagram_bytes_max
+    given = internal.datagram_bytes_max
     datagram_bytes = min(
         given or paths.default_datagram_bytes(addresses, receive_buffer_bytes),
         *(answer["payload_bytes"] for answer in answers),
@@ -395,7 +385,7 @@ def _connect(
     lengths = [datagram_bytes]
     if not given:
         lengths += paths.shorter_datagrams(datagram_bytes, header_bytes)
-    timeout_s = options.advanced.rendezvous_timeout_s
+    timeout_s = options.rendezvous_timeout_s
     proof = paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
     proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s)
     return paths.agree(proof, [paths.Proof(**each) for each in proofs])

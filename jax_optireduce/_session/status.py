@@ -38,8 +38,7 @@ def serve(native: Any) -> None:
             _remove_dead(folder)
             return
     _log.warning(
-        "python -m jax_optireduce status will not show this process: %s Its option "
-        "status_socket=False ends this line.",
+        "python -m jax_optireduce status will not show this process: %s",
         " ".join(reasons),
     )
 

@@ -247,8 +247,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     if args.deadline_s is not None:
         options["deadline_s"] = args.deadline_s
     if args.loss is not None:
-        faults = {"loss": args.loss, "seed": 1}
-        options["advanced"] = jax_optireduce.Advanced(faults=faults)
+        options["faults"] = {"loss": args.loss, "seed": 1}
     Options(**options)
     modes = call.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(

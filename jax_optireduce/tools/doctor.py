@@ -28,7 +28,7 @@ import rich.text
 
 from jax_optireduce import _jax_version, _native
 from jax_optireduce._session import host_facts
-from jax_optireduce._session.options import Advanced
+from jax_optireduce._session.options import Options
 from jax_optireduce.tools import accelerator_checks, screen
 from jax_optireduce.tools.check import Check, Level
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> list[Check]:
     """Returns the findings about this host, in the order of the output."""
-    receive_bytes = Advanced().receive_buffer_bytes
+    receive_bytes = Options().receive_buffer_bytes
     udp = _native.probe_udp(receive_bytes)
     processor = _words("/proc/cpuinfo", ("flags", "Features"))
     cores = len(os.sched_getaffinity(0))

@@ -97,8 +97,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"status: no job found in {looked}. For the ranks on another host: ssh "
             "HOST python -m jax_optireduce status. For a job with another "
-            "XDG_RUNTIME_DIR or TMPDIR: give its folder. A job with "
-            "status_socket=False does not answer.",
+            "XDG_RUNTIME_DIR or TMPDIR: give its folder.",
             file=sys.stderr,
         )
     return 0 if ok else 1

@@ -14,9 +14,9 @@ _P = PartitionSpec
 
 
 @pytest.fixture(params=["host_computation", "callback"], autouse=True)
-def way(request):
-    options = jax_optireduce.Advanced(host_call=request.param)
-    with jax_optireduce.init(advanced=options):
+def way(request, monkeypatch):
+    monkeypatch.setenv("JAX_OPTIREDUCE_INTERNAL", f"host_call={request.param}")
+    with jax_optireduce.init():
         yield request.param
 
 

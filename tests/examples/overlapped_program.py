@@ -98,7 +98,7 @@ def main():
         print("equal bits", all(jax.tree.leaves(same)), flush=True)
         multihost_utils.sync_global_devices("exact")
     faults = {"loss": 0.2, "seed": jax.process_index()}
-    late = {"deadline_s": 0.002, "advanced": {"faults": faults}}
+    late = {"deadline_s": 0.002, "faults": faults}
     with jax_optireduce.init(**late):
         for step in OVERLAPPED:
             before = jax_optireduce.stats()["stages_expired"]

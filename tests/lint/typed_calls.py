@@ -64,10 +64,9 @@ def regions(params: Params, batch: jax.Array) -> None:
 
 def settings() -> None:
     """Asserts that options have types."""
-    jax_optireduce.init(mode="bounded", peer_timeout_s=20, advanced={"lanes": 2})
-    jax_optireduce.init(advanced=jax_optireduce.Advanced(lanes=2))
-    jax_optireduce.Advanced(lanes="2")  # pyright: ignore[reportArgumentType]
-    jax_optireduce.Options(lanes=2)  # pyright: ignore[reportCallIssue]
+    jax_optireduce.init(mode="bounded", peer_timeout_s=20, lanes=2)
+    jax_optireduce.Options(lanes="2")  # pyright: ignore[reportArgumentType]
+    jax_optireduce.Options(lane=2)  # pyright: ignore[reportCallIssue]
     jax_optireduce.Options(backend="nccl")  # pyright: ignore[reportArgumentType]
 
 
@@ -76,8 +75,7 @@ def mistakes_in_options() -> None:
     jax_optireduce.init(peer_timeout=20)  # pyright: ignore[reportCallIssue]
     jax_optireduce.init(deadline_s="0.1")  # pyright: ignore[reportArgumentType]
     jax_optireduce.init(mode="bonded")  # pyright: ignore[reportArgumentType]
-    jax_optireduce.init(lanes=2)  # pyright: ignore[reportCallIssue]
-    jax_optireduce.init(advanced={"lane": 2})  # pyright: ignore[reportArgumentType]
+    jax_optireduce.init(security="encrypt")  # pyright: ignore[reportArgumentType]
 
 
 def mistakes_in_calls(params: Params) -> None:

@@ -105,16 +105,14 @@ def main() -> None:
     parser.add_argument("--deadline-s", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     args = parser.parse_args()
+    os.environ["JAX_OPTIREDUCE_INTERNAL"] = f"datagram_bytes_max={DATAGRAM_BYTES}"
     with jax_optireduce.init(
         deadline_s=args.deadline_s,
-        advanced=jax_optireduce.Advanced(
-            # The seed decides the sequence of losses: each rank needs its own.
-            faults={
-                "loss": args.loss,
-                "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
-            },
-            datagram_bytes_max=DATAGRAM_BYTES,
-        ),
+        # The seed decides the sequence of losses: each rank needs its own.
+        faults={
+            "loss": args.loss,
+            "seed": args.seed + 1000 * int(os.environ["JAX_PROCESS_ID"]),
+        },
     ) as communicator:
         mesh = jax.make_mesh((communicator.world_size,), ("ranks",))
         sharding = NamedSharding(mesh, P("ranks"))

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from jax_optireduce._session.options import Internal
+
 _PROGRAMS = Path(__file__).parent / "programs"
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
@@ -184,7 +186,17 @@ def _free_port() -> int:
 
 
 def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
-    return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
+    """Returns the variables of `Options`, and one with all settings of `Internal`."""
+    fields = {field.name for field in dataclasses.fields(Internal)}
+    internal = [f"{name}={x}" for name, x in options.items() if name in fields]
+    variables = {
+        f"JAX_OPTIREDUCE_{name.upper()}": str(x)
+        for name, x in options.items()
+        if name not in fields
+    }
+    if internal:
+        variables["JAX_OPTIREDUCE_INTERNAL"] = ",".join(internal)
+    return variables
 
 
 def _start_in(
@@ -220,7 +232,7 @@ def start(
         folder: an empty folder for the outputs.
         world_size: number of processes.
         devices: virtual CPU devices of each.
-        options: fields of `jax_optireduce.Options`, passed through the environment.
+        options: fields of `Options` and `Internal`, passed through the environment.
         options_of: by rank, additional fields for this rank only.
         namespaces: network namespace of each rank; empty: all are in this one.
         address: of rank 0.
@@ -249,14 +261,13 @@ def start(
         "flight_record_dir": folder / RECORDS,
         **(options or {}),
     }
-    common.update(_as_environment(given))
     ranks = Ranks()
     try:
         for i in range(world_size):
             path = folder / f"rank{i}.txt"
             environment = {
                 **common,
-                **_as_environment((options_of or {}).get(i, {})),
+                **_as_environment(given | dict((options_of or {}).get(i, {}))),
                 "JAX_PROCESS_ID": str(i),
             }
             command = [str(_PROGRAMS / f"{program}.py"), *arguments]

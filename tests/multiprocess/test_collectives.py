@@ -96,8 +96,7 @@ def test_lanes_small_buckets_small_datagrams_and_encryption_change_nothing(tmp_p
         "lanes": 2,
         "bucket_bytes": 4096,
         "datagram_bytes_max": 600,
-        "encrypt": 1,
-        "incast": 1,
+        "security": "encrypted",
     }
     with ranks.start(
         "correctness", folder=tmp_path, world_size=2, options=options

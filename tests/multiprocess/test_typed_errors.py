@@ -3,7 +3,7 @@
 import pytest
 import ranks
 
-# `Advanced.host_call` of each rank; the last one causes the errors.
+# `Internal.host_call` of each rank; the last one causes the errors.
 _WAYS = ["callback", "host_computation", "", ""]
 _LAST = len(_WAYS) - 1
 _OPTIONS = {

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from jax_optireduce import Advanced, Options, _native
+from jax_optireduce import Options, _native
 from jax_optireduce import _argument_types as types
 
 
@@ -20,14 +20,7 @@ def test_type_has_the_values_of_the_extension_module(literal, known):
     assert sorted(typing.get_args(literal)) == sorted(known)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "level"),
-    [(types.OptionArguments, Options), (types.AdvancedArguments, Advanced)],
-)
-def test_arguments_of_init_are_the_fields_of_the_options(arguments, level):
-    names = {"Advanced": Advanced}
-    given = typing.get_type_hints(arguments, localns=names)
-    fields = {field.name: field.type for field in dataclasses.fields(level)}
-    if "advanced" in fields:
-        fields["advanced"] = Advanced | types.AdvancedArguments
+def test_arguments_of_init_are_the_fields_of_the_options():
+    given = typing.get_type_hints(types.OptionArguments)
+    fields = {field.name: field.type for field in dataclasses.fields(Options)}
     assert given == fields

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from jax_optireduce import Advanced, UsageError
+from jax_optireduce import UsageError
 from jax_optireduce.tools import arguments, bench, bench_figures, bench_rank, screen
 from jax_optireduce.tools.bench_rank import TURN_CALLS, Calls
 
@@ -318,4 +318,4 @@ def test_all_modes_are_measured_beside_xla():
     )
     assert plan.kinds == ("xla", "exact", "agreed", "bounded", "lossy")
     assert plan.sizes_bytes == [4, 16, 64]
-    assert options == {"advanced": Advanced(faults={"loss": 0.1, "seed": 1})}
+    assert options == {"faults": {"loss": 0.1, "seed": 1}}

@@ -22,13 +22,13 @@ def said(caplog, monkeypatch):
 def test_without_authentication_every_start_warns(said):
     for _ in range(2):
         said.clear()
-        with jax_optireduce.init(advanced={"authenticate": False}):
+        with jax_optireduce.init(security="none"):
             pass
         warnings = [r for r in said.records if r.levelno == logging.WARNING]
         assert any("not authenticated" in r.getMessage() for r in warnings)
 
 
-@pytest.mark.parametrize("options", [{}, {"encrypt": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"security": "encrypted"}], ids=str)
 def test_with_authentication_there_is_no_warning_and_no_secret_in_the_log(
     said, options
 ):

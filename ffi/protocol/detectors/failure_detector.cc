@@ -160,8 +160,8 @@ std::string FailureDetector::DescribeHole(const BlackHole& hole, const std::stri
   return "datagrams of " + std::to_string(hole.lost_bytes) + " bytes " + from + "to " + NameOf(to) +
          OnLane(session_.options) + " do not arrive, those of " +
          std::to_string(hole.delivered_bytes) +
-         " bytes do: a link on the way has a smaller MTU. Mend it, or set datagram_bytes_max "
-         "(JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX) on every rank to what passes";
+         " bytes do: a link on the way has a smaller MTU. Mend it, or start the job again: init "
+         "takes the longest datagrams that pass";
 }
 
 void FailureDetector::RecordNarrowPath(const Header& header) {

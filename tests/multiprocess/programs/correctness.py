@@ -189,7 +189,7 @@ with jo.init() as communicator:
     check_some_devices()
     check_identity()
     check_gradients()
-    if not communicator.options.advanced.faults:
+    if not communicator.options.faults:
         check_rounding("lossy")
     # Every device holds every result: the set contains each of them once.
     print("bits", *sorted({meshes.digest(result) for result in results}))

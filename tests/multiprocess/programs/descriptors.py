@@ -35,7 +35,7 @@ for free in (0, 2, 10, 12):
     for descriptor in taken[:free]:
         os.close(descriptor)
     try:
-        jo.init(advanced={"lanes": LANES})
+        jo.init(lanes=LANES)
     except jo.RendezvousError as error:
         print("error", error, flush=True)
     for descriptor in taken[free:]:
@@ -44,7 +44,7 @@ for free in (0, 2, 10, 12):
     counts.append(opened())
 # Descriptors of process-wide services stay open: a few, once.
 print("leaked", counts[-1] - counts[-2], counts, flush=True)
-jo.init(advanced={"lanes": LANES})
+jo.init(lanes=LANES)
 mesh = meshes.make((jax.device_count(),), ("dp",))
 program = meshes.mapped(mesh, lambda x: jo.psum(x, "dp"))
 given = meshes.spread(mesh, np.ones((jax.device_count(), 10_000), np.float32))

@@ -18,7 +18,7 @@ rank = int(os.environ["JAX_PROCESS_ID"])
 options = {}
 
 if HOW == "different options":
-    options = {"bucket_bytes": 1000 + rank, "advanced": {"lanes": 1 + rank}}
+    options = {"bucket_bytes": 1000 + rank, "lanes": 1 + rank}
 elif HOW == "without key-value client":
     processes._distributed = None
 elif HOW == "jax.distributed initialised before":

@@ -72,5 +72,5 @@ def main() -> None:
 
 
 logging.basicConfig(format="log %(message)s")
-with jo.init(advanced={"faults": FAULTS}):
+with jo.init(faults=FAULTS):
     main()
