@@ -332,30 +332,11 @@ Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> 
   return Status();
 }
 
-ffi::Future AllReduce(std::string_view communicator, std::string_view name, std::string_view key,
-                      std::string_view description, std::string_view operation,
-                      std::string_view mode, std::string_view wire_format, std::int64_t fingerprint,
-                      ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                      std::int64_t drain, bool averages, ffi::Span<const std::int32_t> clusters,
-                      std::int64_t spare, ffi::BufferR1<ffi::S32> group_rank,
+ffi::Future AllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  const CallAttributes attributes{.communicator = communicator,
-                                  .name = name,
-                                  .key = key,
-                                  .description = description,
-                                  .operation = operation,
-                                  .mode = mode,
-                                  .wire_format = wire_format,
-                                  .fingerprint = fingerprint,
-                                  .group_processes = group_processes,
-                                  .group_size = group_size,
-                                  .drain = drain,
-                                  .averages = averages,
-                                  .clusters = clusters,
-                                  .spare = spare};
   Status status;
   try {
     status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
@@ -402,20 +383,7 @@ ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
 XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame) {
   XLA_FFI_DEFINE_HANDLER(handler, AllReduce,
                          ffi::Ffi::Bind()
-                             .Attr<std::string_view>("communicator")
-                             .Attr<std::string_view>("name")
-                             .Attr<std::string_view>("key")
-                             .Attr<std::string_view>("description")
-                             .Attr<std::string_view>("operation")
-                             .Attr<std::string_view>("mode")
-                             .Attr<std::string_view>("wire_format")
-                             .Attr<std::int64_t>("fingerprint")
-                             .Attr<ffi::Span<const std::int32_t>>("group_processes")
-                             .Attr<std::int64_t>("group_size")
-                             .Attr<std::int64_t>("drain")
-                             .Attr<bool>("averages")
-                             .Attr<ffi::Span<const std::int32_t>>("clusters")
-                             .Attr<std::int64_t>("spare")
+                             .Attrs<CallAttributes>()
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()

@@ -76,4 +76,17 @@ XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame);
 
 }  // namespace optireduce
 
+// The members of CallAttributes, in the order of the fields.
+#define OPTIREDUCE_CALL_ATTRIBUTES                                                              \
+  StructMember<std::string_view>("communicator"), StructMember<std::string_view>("name"),       \
+      StructMember<std::string_view>("key"), StructMember<std::string_view>("description"),     \
+      StructMember<std::string_view>("operation"), StructMember<std::string_view>("mode"),      \
+      StructMember<std::string_view>("wire_format"), StructMember<std::int64_t>("fingerprint"), \
+      StructMember<Span<const std::int32_t>>("group_processes"),                                \
+      StructMember<std::int64_t>("group_size"), StructMember<std::int64_t>("drain"),            \
+      StructMember<bool>("averages"), StructMember<Span<const std::int32_t>>("clusters"),       \
+      StructMember<std::int64_t>("spare")
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(optireduce::CallAttributes, OPTIREDUCE_CALL_ATTRIBUTES);
+
 #endif  // FFI_BIND_XLA_ALLREDUCE_H_

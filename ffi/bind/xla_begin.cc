@@ -1,6 +1,7 @@
 #include "ffi/bind/xla_begin.h"
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -19,6 +20,17 @@
 #include "ffi/runtime/begun_calls.h"
 #include "ffi/runtime/communicator.h"
 #include "xla/ffi/api/ffi.h"
+
+namespace optireduce {
+
+struct BeginAttributes : CallAttributes {
+  std::int64_t salt = 0;
+};
+
+}  // namespace optireduce
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(optireduce::BeginAttributes, OPTIREDUCE_CALL_ATTRIBUTES,
+                                      StructMember<std::int64_t>("salt"));
 
 namespace optireduce {
 namespace {
@@ -53,9 +65,9 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, Collectiv
   return Status();
 }
 
-Status StartBegin(const CallAttributes& attributes, std::int64_t salt,
-                  ffi::BufferR1<ffi::S32> group_rank, ffi::BufferR0<ffi::S32> step,
-                  ffi::RemainingArgs arguments, ffi::BufferR1<ffi::S32> token) {
+Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
+                  ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
+                  ffi::BufferR1<ffi::S32> token) {
   Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(attributes.communicator);
   if (!found.ok()) return found.status();
   Communicator& communicator = *found.value();
@@ -71,7 +83,7 @@ Status StartBegin(const CallAttributes& attributes, std::int64_t salt,
   if (token.element_count() != kTokenElements) {
     return InvalidArgument(Quoted(attributes.name) + ": the result must be a token.");
   }
-  const BegunCallsOf of{.collective = static_cast<std::uint32_t>(salt & 0xFFFFFFFF),
+  const BegunCallsOf of{.collective = static_cast<std::uint32_t>(attributes.salt & 0xFFFFFFFF),
                         .group = call.group,
                         .rank = call.rank};
   Result<std::uint32_t> number = communicator.begun_calls().Begin(of, leaves, call);
@@ -86,29 +98,10 @@ Status StartBegin(const CallAttributes& attributes, std::int64_t salt,
   return Status();
 }
 
-ffi::Error Begin(std::string_view communicator, std::string_view name, std::string_view key,
-                 std::string_view description, std::string_view operation, std::string_view mode,
-                 std::string_view wire_format, std::int64_t fingerprint,
-                 ffi::Span<const std::int32_t> group_processes, std::int64_t group_size,
-                 std::int64_t drain, bool averages, ffi::Span<const std::int32_t> clusters,
-                 std::int64_t spare, std::int64_t salt, ffi::BufferR1<ffi::S32> group_rank,
+ffi::Error Begin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                  ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                  ffi::Result<ffi::BufferR1<ffi::S32>> token) try {
-  const CallAttributes attributes{.communicator = communicator,
-                                  .name = name,
-                                  .key = key,
-                                  .description = description,
-                                  .operation = operation,
-                                  .mode = mode,
-                                  .wire_format = wire_format,
-                                  .fingerprint = fingerprint,
-                                  .group_processes = group_processes,
-                                  .group_size = group_size,
-                                  .drain = drain,
-                                  .averages = averages,
-                                  .clusters = clusters,
-                                  .spare = spare};
-  const Status status = StartBegin(attributes, salt, group_rank, step, arguments, *token);
+  const Status status = StartBegin(attributes, group_rank, step, arguments, *token);
   return status.ok() ? ffi::Error::Success() : EncodeError(status);
 } catch (const std::exception& unexpected) {
   return EncodeError(Status(StatusCode::kInternal, unexpected.what()));
@@ -202,21 +195,7 @@ ffi::Future End(std::string_view communicator, ffi::BufferR1<ffi::S32> group_ran
 XLA_FFI_Error* BeginHandler(XLA_FFI_CallFrame* call_frame) {
   XLA_FFI_DEFINE_HANDLER(handler, Begin,
                          ffi::Ffi::Bind()
-                             .Attr<std::string_view>("communicator")
-                             .Attr<std::string_view>("name")
-                             .Attr<std::string_view>("key")
-                             .Attr<std::string_view>("description")
-                             .Attr<std::string_view>("operation")
-                             .Attr<std::string_view>("mode")
-                             .Attr<std::string_view>("wire_format")
-                             .Attr<std::int64_t>("fingerprint")
-                             .Attr<ffi::Span<const std::int32_t>>("group_processes")
-                             .Attr<std::int64_t>("group_size")
-                             .Attr<std::int64_t>("drain")
-                             .Attr<bool>("averages")
-                             .Attr<ffi::Span<const std::int32_t>>("clusters")
-                             .Attr<std::int64_t>("spare")
-                             .Attr<std::int64_t>("salt")
+                             .Attrs<BeginAttributes>()
                              .Arg<ffi::BufferR1<ffi::S32>>()
                              .Arg<ffi::BufferR0<ffi::S32>>()
                              .RemainingArgs()
