@@ -42,6 +42,7 @@ from jax_optireduce._errors import (
     ReplicasDifferError,
     UsageError,
 )
+from jax_optireduce._program.call import CallArguments
 from jax_optireduce._session.communicator import Communicator, init, shutdown, stats
 from jax_optireduce._session.failures import typed_errors
 from jax_optireduce._session.options import Options
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AxisError",
+    "CallArguments",
     "Cancelled",
     "CollectiveError",
     "CollectiveStats",

@@ -12,10 +12,10 @@ Tree = TypeVar("Tree")
 
 Backend = Literal["optireduce", "xla"]
 
-# Policies for late data: see `psum`.
+# Policies for late data: see `CallArguments`.
 Mode = Literal["exact", "bounded", "agreed", "lossy"]
 
-# Formats of float32 values on the wire: see `psum`.
+# Formats of float32 values on the wire: see `CallArguments`.
 WireFormat = Literal["float32", "bfloat16", "int8", "auto"]
 
 # Protection of datagrams: see `Options.security`.

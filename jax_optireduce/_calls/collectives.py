@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
@@ -11,12 +11,12 @@ from jax import lax
 from jax.core import Tracer
 
 from jax_optireduce import _stats
-from jax_optireduce._argument_types import Mode, Tree, WireFormat
+from jax_optireduce._argument_types import Tree
 from jax_optireduce._calls.fast_axis import gathered, part_shape, scattered
 from jax_optireduce._program import allreduce, bucketing, checks
-from jax_optireduce._program.call import Call, CallArguments, Drain
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call, CallArguments, Drain
 from jax_optireduce._program.leaf_specs import (
+    Part,
     automatic_axes,
     checked_specs,
     divided,
@@ -88,14 +88,9 @@ def psum(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
-    specs: Any = None,
-    fast_axis: AxisName | None = None,
-    axis_index_groups: None = None,
     return_stats: bool = False,
+    axis_index_groups: None = None,
+    **arguments: Unpack[CallArguments],
 ) -> Any:
     """Sums every leaf over a mapped axis.
 
@@ -113,7 +108,7 @@ def psum(
     * Complex numbers and integers other than int32 are errors.
     * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have
       names, not positions.
-    * Programs for GPU and TPU compile, and have not run on devices
+    * Devices are CPUs. Programs for GPU and TPU compile, and have not run on devices
       (docs/accelerators.md); JAX_OPTIREDUCE_BACKEND=xla uses JAX's own collectives.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
@@ -132,47 +127,9 @@ def psum(
         are the same on every rank, so they are multiplied by the size of the axis:
         `psum(1, axis)` is the size.
       axis_name: a mapped axis or a tuple of them.
-      mode: policy for data that misses the deadline of the call (`Options.deadline_s`).
-        None takes `Options.mode`, or else "exact" (in the functions for gradients
-        "bounded").
-        "exact" has no deadline: it waits for every rank, and a dead rank is an error
-        after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
-        data to a later call with the same name: no data is lost, see `drain`. From
-        three processes on the others continue after a death while they are a majority:
-        the sum is then over the others. "agreed" is as "bounded" for contributions, and
-        waits for their sums, so that all ranks get the same bits; a dead rank is an
-        error. "lossy" ends by the deadline, drops late data, and scales each sum by the
-        number of ranks divided by that of its contributions.
-      wire_format: format of float32 leaves on the wire. "float32": unchanged;
-        "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32 values
-        share an exponent; "auto": "int8" while the network limits the calls, else
-        "float32". Contributions and sums are rounded without bias, up or down
-        at random. In modes "bounded" and "agreed" the rounding error is added to the
-        next call with the same name, and `drain` returns the rest; in the others it is
-        lost. In every mode all ranks get the same bits of a sum. A block of "int8" with
-        a NaN or an infinity becomes NaN. Leaves of other dtypes are errors.
-      step: int32 [] or Python int, at least 0: the number of this call, larger than
-        that of the previous call; such as the optimizer's step. Programs whose ranks
-        may repeat or skip a call (a restart, a branch) must pass it. None counts the
-        calls.
-      name: name of the collective, at most 160 bytes of printable characters;
-        concurrent calls need different names. None takes the file and line of the code,
-        which then is one collective in all programs: pass a name if one line serves two
-        models.
-      specs: where the compiler shards some axes by itself
-        (`jax.shard_map(..., axis_names=)`): the sharding of the leaves over these axes,
-        as a tree, or a prefix of one, of PartitionSpec, NamedSharding or None; manual
-        axes in it have no effect. Each device sends its part. None takes the sharding
-        from the types (explicit axes), or divides the largest dimension, for which the
-        compiler may move data between devices.
-      fast_axis: in programs whose axes are all manual: the axes among `axis_name` that
-        cross a fast network, such as the devices of a process. XLA reduces over them:
-        with k devices along them each sends 1/k of the bytes over the others, and
-        receives the parts of the result from its neighbours. Sums over these axes are
-        those of `jax.lax.psum_scatter`. None: the devices of a process are summed on
-        the host, and each process sends the sum.
-      axis_index_groups: None, the default of `jax.lax.psum`.
       return_stats: whether to return the statistics of the call as well as the sums.
+      axis_index_groups: None, the default of `jax.lax.psum`.
+      **arguments: see `CallArguments`.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of bool, int32. With
@@ -185,11 +142,8 @@ def psum(
       NotInitializedError: `jax_optireduce.init` was not called.
     """
     checks.check_no_groups(axis_index_groups, "psum")
-    key = checks.checked_key(name, "psum")
-    call = checks.checked_call(
-        "psum", axis_name, key, mode, wire_format, fast_axis, mean=False
-    )
-    return reduce_tree(tree, step, call, specs=specs).result(return_stats)
+    reduced = called("psum", tree, axis_name, arguments, mean=False)
+    return reduced.result(return_stats)
 
 
 @overload
@@ -212,14 +166,9 @@ def pmean(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
-    specs: Any = None,
-    fast_axis: AxisName | None = None,
-    axis_index_groups: None = None,
     return_stats: bool = False,
+    axis_index_groups: None = None,
+    **arguments: Unpack[CallArguments],
 ) -> Any:
     """Averages every leaf over a mapped axis.
 
@@ -228,19 +177,15 @@ def pmean(
     Args:
       tree: see `psum`.
       axis_name: see `psum`.
-      mode: see `psum`. "lossy" and "bounded" return the mean over the contributions
-        that arrived, "exact" and "agreed" divide by the number of ranks. In "bounded"
-        an element without any contribution is NaN, a late contribution counts in the
-        mean of a later call, and no `drain` is needed: each element is sent with the
-        number of its contributions, in twice the bytes. For gradients, which must add
-        up, write `average_gradients`.
-      wire_format: see `psum`; none in mode "bounded".
-      step: see `psum`.
-      name: see `psum`.
-      specs: see `psum`.
-      fast_axis: see `psum`.
-      axis_index_groups: see `psum`.
       return_stats: see `psum`.
+      axis_index_groups: see `psum`.
+      **arguments: see `CallArguments`. Modes "lossy" and "bounded" return the mean over
+        the contributions that arrived, "exact" and "agreed" divide by the number of
+        ranks. In "bounded" an element without any contribution is NaN, a late
+        contribution counts in the mean of a later call, and no `drain` is needed: each
+        element is sent with the number of its contributions, in twice the bytes, and no
+        `wire_format` rounds it. For gradients, which must add up, write
+        `average_gradients`.
 
     Returns:
       The same tree, with the shapes and dtypes of the leaves; of int32 and bool,
@@ -252,11 +197,29 @@ def pmean(
       NotInitializedError: see `psum`.
     """
     checks.check_no_groups(axis_index_groups, "pmean")
-    key = checks.checked_key(name, "pmean")
-    call = checks.checked_call(
-        "pmean", axis_name, key, mode, wire_format, fast_axis, of_values=True
-    )
-    return reduce_tree(tree, step, call, specs=specs).result(return_stats)
+    reduced = called("pmean", tree, axis_name, arguments, of_values=True)
+    return reduced.result(return_stats)
+
+
+def called(
+    kind: str,
+    tree: Any,
+    axis_name: AxisName,
+    arguments: CallArguments,
+    **fields: Any,
+) -> Reduction:
+    """Sums or averages a tree by a call with the arguments of a public function.
+
+    Args:
+      kind: the public function.
+      tree: see `psum`.
+      axis_name: see `psum`.
+      arguments: as given to it.
+      **fields: of `Call`.
+    """
+    call = checks.call_of(kind, axis_name, arguments, **fields)
+    step, specs = arguments.get("step"), arguments.get("specs")
+    return reduce_tree(tree, step, call, specs=specs)
 
 
 def reduce_tree(
@@ -271,9 +234,9 @@ def reduce_tree(
 
     Args:
       tree: see `psum`.
-      step: see `psum`.
+      step: see `CallArguments`.
       call: the description of the call; each bucket gets a suffix to its key.
-      specs: see `psum`.
+      specs: see `CallArguments`.
       rotate: whether a lossy call is rotated; a bool, or bool [], equal on every rank,
         for a decision at run time. None rotates it.
 
@@ -356,37 +319,21 @@ def _sum_leaves(
     if options.backend == "xla":
         return {i: lax.psum(leaf, call.axes) for i, leaf in leaves.items()}, []
     parts = divided(leaves, specs)
-    shapes = [part.sent_shape() for part in parts]
-    if call.fast:
-        shapes = [part_shape(shape, call) for shape in shapes]
-    plan = bucketing.plan_buckets(
-        shapes,
-        [part.array.dtype for part in parts],
-        bucket_bytes=options.bucket_bytes,
-    )
+    plan = _plan(parts, call, options)
     # The plan excludes leaves without elements. New zeros vary over no axis.
     sums = {i: jnp.zeros(x.shape, x.dtype) for i, x in leaves.items() if x.size == 0}
     buckets = []
     only_integers = all(bucket.integral for bucket in plan)
     for bucket in plan:
         members = [parts[i] for i in bucket.leaves]
-        operands = whole = [part.array for part in members]
-        if call.fast:
-            operands = [scattered(whole, call)]
-        divisions = tuple(part.spec for part in members if part.spec is not None)
         # Parameters may include counters, which are in the tree of a drain only.
         optional = call.drain and bucket.integral and not only_integers
         of_bucket = dataclasses.replace(
             call,
-            axes=call.slow,
-            fast=(),
             key=call.key + bucket.suffix,
             drain=Drain.OF_CALLS_IF_ANY if optional else call.drain,
         )
-        reduce = functools.partial(allreduce.allreduce, specs=divisions, step=step)
-        totals, vector = _reduce_bucket(reduce, operands, of_bucket, rotate)
-        if call.fast:
-            totals, vector = gathered(totals[0], vector, whole, call)
+        totals, vector = _sum_bucket(members, step, of_bucket, rotate)
         for part, total in zip(members, totals, strict=True):
             sums[part.position] = restored(part, total, leaves[part.position])
         positions = [part.position for part in members]
@@ -394,7 +341,36 @@ def _sum_leaves(
     return sums, buckets
 
 
-def _reduce_bucket(
+def _plan(
+    parts: Sequence[Part], call: Call, options: Options
+) -> tuple[bucketing.Bucket, ...]:
+    """Returns the buckets of the parts that this package sends."""
+    shapes = [part.sent_shape() for part in parts]
+    if call.fast:
+        shapes = [part_shape(shape, call) for shape in shapes]
+    dtypes = [part.array.dtype for part in parts]
+    return bucketing.plan_buckets(shapes, dtypes, bucket_bytes=options.bucket_bytes)
+
+
+def _sum_bucket(
+    members: Sequence[Part],
+    step: jax.Array | None,
+    call: Call,
+    rotate: bool | jax.Array,
+) -> tuple[list[jax.Array], jax.Array]:
+    """Sums a bucket, over the fast axes by XLA; returns sums and statistics vector."""
+    divisions = tuple(part.spec for part in members if part.spec is not None)
+    reduce = functools.partial(allreduce.allreduce, specs=divisions, step=step)
+    arrays = [part.array for part in members]
+    if not call.fast:
+        return _rotated_or_not(reduce, arrays, call, rotate)
+    slow = dataclasses.replace(call, axes=call.slow, fast=())
+    operands = [scattered(arrays, call)]
+    (total,), vector = _rotated_or_not(reduce, operands, slow, rotate)
+    return gathered(total, vector, arrays, call)
+
+
+def _rotated_or_not(
     reduce: Callable[..., Any],
     operands: list[jax.Array],
     call: Call,

@@ -13,8 +13,7 @@ from jax_optireduce._calls import collectives, stages
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
 from jax_optireduce._program import allreduce, checks
-from jax_optireduce._program.call import Call, CallArguments, Drain
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call, CallArguments, Drain
 from jax_optireduce._program.leaf_specs import checked_specs
 from jax_optireduce._stats import CollectiveStats
 
@@ -39,13 +38,8 @@ def average_gradients(
     tree: Any,
     axis_name: AxisName,
     *,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
-    specs: Any = None,
-    fast_axis: AxisName | None = None,
     return_stats: bool = False,
+    **arguments: Unpack[CallArguments],
 ) -> Any:
     """Averages gradients over a mapped axis, in buckets.
 
@@ -67,13 +61,8 @@ def average_gradients(
     Args:
       tree: gradients; leaves as in `pmean`.
       axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `psum`; pass the optimizer's count where a rank may repeat a step.
-      name: see `psum`.
-      specs: see `psum`; those of the parameters.
-      fast_axis: see `psum`.
       return_stats: see `psum`.
+      **arguments: see `CallArguments`.
 
     Returns:
       The mean gradients: the same tree, shapes and dtypes, see `pmean`. With
@@ -84,24 +73,16 @@ def average_gradients(
       UsageError: see `psum`.
       NotInitializedError: see `psum`.
     """
-    kind = "average_gradients"
-    key = checks.checked_key(name, kind)
-    call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
-    reduction = collectives.reduce_tree(tree, step, call, specs=specs)
-    return reduction.result(return_stats)
+    reduced = collectives.called("average_gradients", tree, axis_name, arguments)
+    return reduced.result(return_stats)
 
 
 def sync_in_backward(
     params: Tree,
     axis_name: AxisName,
     *,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
-    specs: Any = None,
-    fast_axis: AxisName | None = None,
     global_loss: bool = False,
+    **arguments: Unpack[CallArguments],
 ) -> Tree:
     """Returns the parameters unchanged; averages their gradient in the backward pass.
 
@@ -121,17 +102,12 @@ def sync_in_backward(
       params: any tree. The gradients of floating leaves are averaged; other leaves,
         such as functions, have no gradient and are unchanged.
       axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      step: see `average_gradients`.
-      name: see `psum`.
-      specs: see `psum`.
-      fast_axis: see `psum`.
       global_loss: whether the loss is that of all ranks: the result of a collective,
         such as `jax.lax.pmean`. JAX then differentiates through the collective, and
         gives a rank its part of the gradient under check_vma=True, so the parts are
         added up; N times its part under check_vma=False, so they are averaged. False:
         the loss is that of the rank's batch.
+      **arguments: see `CallArguments`.
 
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
@@ -142,13 +118,12 @@ def sync_in_backward(
       NotInitializedError: see `psum`.
     """
     kind = "sync_in_backward"
-    key = checks.checked_key(name, kind)
-    call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
+    call = checks.call_of(kind, axis_name, arguments)
     # The transpose of a sum in the loss is a sum only if JAX tracks no variation.
     in_parts = global_loss and allreduce.is_typed(call.axes)
     call = dataclasses.replace(call, mean=not in_parts)
-    step = checks.checked_step(step)
-    of_leaves = checked_specs(specs, params, kind)
+    step = checks.checked_step(arguments.get("step"))
+    of_leaves = checked_specs(arguments.get("specs"), params, kind)
     leaves, treedef = jax.tree_util.tree_flatten(params)
     # A module of Equinox has functions among its leaves.
     arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if checks.is_array(x)}
@@ -259,7 +234,7 @@ def drain(
       name: as in the call, which needs an explicit name.
       mode: as in the call; in "exact" and "lossy" no data is in flight.
       wire_format: as in the call; the result of a drain is not rounded.
-      step: see `psum`; required if the call has a step.
+      step: see `CallArguments`; required if the call has a step.
       mean: whether the sum is divided by the number of ranks; False for a drain of
         `psum`, and of `sync_in_backward` with `global_loss` under check_vma=True.
       specs: as in the call.
@@ -379,8 +354,8 @@ def resync(
     Args:
       params: parameters, or (parameters, state of the optimizer); any tree.
       axis_name: see `psum`.
-      specs: see `psum`.
-      fast_axis: see `psum`.
+      specs: see `CallArguments`.
+      fast_axis: see `CallArguments`.
       return_stats: whether to return the statistics of the call as well.
 
     Returns:

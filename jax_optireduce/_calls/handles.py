@@ -10,7 +10,7 @@ two primitives have the same rules as `allreduce_p` for effects: see `allreduce`
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jax_optireduce import _native, _stats
-from jax_optireduce._argument_types import Mode, Tree, WireFormat
+from jax_optireduce._argument_types import Mode, Tree
 from jax_optireduce._calls import collectives, gradients
 from jax_optireduce._calls.collectives import ReducedBucket, Reduction
 from jax_optireduce._errors import UsageError
@@ -37,8 +37,7 @@ from jax_optireduce._program import (
     rotation,
 )
 from jax_optireduce._program.bucketing import Bucket
-from jax_optireduce._program.call import Call
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call, StageArguments
 from jax_optireduce._session import communicator
 from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
@@ -133,10 +132,7 @@ def begin(
     axis_name: AxisName,
     *,
     mean: bool = True,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
+    **arguments: Unpack[StageArguments],
 ) -> Handle[Tree]:
     """Starts an average over a mapped axis, and returns without its result.
 
@@ -169,10 +165,8 @@ def begin(
       tree: leaves as in `pmean`; constants are reduced as well.
       axis_name: see `psum`.
       mean: whether the sum is divided by the number of ranks, see `pmean`.
-      mode: see `psum`; None takes `Options.mode`, or else "bounded".
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
+      **arguments: see `CallArguments`; mode None takes `Options.mode`, or else
+        "bounded".
 
     Returns:
       The handle.
@@ -182,9 +176,8 @@ def begin(
       UsageError: see `psum`; or an axis of the mesh is not manual.
       NotInitializedError: see `psum`.
     """
-    key = checks.checked_key(name, "begin")
-    call = checks.checked_call("begin", axis_name, key, mode, wire_format, mean=mean)
-    return _begun(tree, step, call)
+    call = checks.call_of("begin", axis_name, arguments, StageArguments, mean=mean)
+    return _begun(tree, arguments.get("step"), call)
 
 
 def empty_handle(
@@ -289,19 +282,11 @@ def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
     if plan.buckets is None:
         sums = [lax.psum(leaf, call.axes) for leaf in leaves]
         return Handle(sums, plan)
-    counted = step is None
-    number = jnp.asarray(-1 if counted else step, jnp.int32)
+    call = dataclasses.replace(call, counted=step is None, rotated=plan.rotated)
     tokens = [
         begin_p.bind(
-            allreduce.group_and_rank(call.axes),
-            number,
-            *(leaves[i] for i in bucket.leaves),
-            call=dataclasses.replace(
-                call,
-                key=call.key + bucket.suffix,
-                counted=counted,
-                rotated=plan.rotated,
-            ),
+            *allreduce.operands([leaves[i] for i in bucket.leaves], step, call),
+            call=dataclasses.replace(call, key=call.key + bucket.suffix),
         )
         for bucket in plan.buckets
     ]

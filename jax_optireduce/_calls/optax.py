@@ -24,8 +24,7 @@ from jax_optireduce._calls.safeguards import next_state as next_safeguards
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
 from jax_optireduce._program import checks
-from jax_optireduce._program.call import Call
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call
 from jax_optireduce._stats import CollectiveStats
 
 if TYPE_CHECKING:
@@ -91,11 +90,11 @@ def optax_average_gradients(
 
     Args:
       axis_name: see `psum`.
-      mode: see `psum`.
-      wire_format: see `psum`.
-      name: see `psum`; None takes the file and line of this call.
-      specs: see `psum`; those of the parameters.
-      fast_axis: see `psum`.
+      mode: see `CallArguments`.
+      wire_format: see `CallArguments`.
+      name: see `CallArguments`; None takes the file and line of this call.
+      specs: see `CallArguments`; those of the parameters.
+      fast_axis: see `CallArguments`.
       hadamard: mode "lossy" only: whether calls are rotated, which distributes loss
         over all entries. "auto" rotates after a call that lost more than 2 %, until 100
         consecutive calls have lost less than 1 % (mean over the ranks). None is

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
@@ -13,7 +13,7 @@ from jax_optireduce._calls import collectives
 from jax_optireduce._errors import UsageError, did_you_mean
 from jax_optireduce._jax import shard_types
 from jax_optireduce._program import checks
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName
 from jax_optireduce._stats import CollectiveStats
 
 _P = ParamSpec("_P")
@@ -163,37 +163,33 @@ def _check_axes(axes: tuple[Any, ...], mesh: Mesh | None) -> None:
         )
 
 
+class _RegionArguments(TypedDict, total=False):
+    argnums: int | Sequence[int]
+    has_aux: bool
+    batch_argnums: int | Sequence[int]
+    batch_spec: PartitionSpec | None
+    mesh: Mesh | None
+    mode: Mode | None
+    wire_format: WireFormat
+    name: str | None
+    specs: Any
+
+
 @overload
 def value_and_grad(
     function: Callable[_P, _R],
     axis_name: AxisName,
     *,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    batch_argnums: int | Sequence[int] = 1,
-    batch_spec: PartitionSpec | None = None,
-    mesh: Mesh | None = None,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    name: str | None = None,
-    specs: Any = None,
     return_stats: Literal[False] = False,
+    **arguments: Unpack[_RegionArguments],
 ) -> Callable[_P, tuple[_R, Any]]: ...
 @overload
 def value_and_grad(
     function: Callable[_P, _R],
     axis_name: AxisName,
     *,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    batch_argnums: int | Sequence[int] = 1,
-    batch_spec: PartitionSpec | None = None,
-    mesh: Mesh | None = None,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    name: str | None = None,
-    specs: Any = None,
     return_stats: Literal[True],
+    **arguments: Unpack[_RegionArguments],
 ) -> Callable[_P, tuple[tuple[_R, Any], CollectiveStats]]: ...
 def value_and_grad(
     function: Callable[..., Any],
@@ -238,10 +234,10 @@ def value_and_grad(
       batch_argnums: see `over_slow_axis`.
       batch_spec: see `over_slow_axis`.
       mesh: see `over_slow_axis`.
-      mode: see `average_gradients`; of the value, too.
-      wire_format: see `psum`; of the gradients.
-      name: of the gradients, see `psum`; that of the value has the suffix " value".
-      specs: see `psum`; those of the parameters.
+      mode: see `CallArguments`; of the value, too.
+      wire_format: see `CallArguments`; of the gradients.
+      name: see `CallArguments`; of the gradients. The value has the suffix " value".
+      specs: see `CallArguments`; those of the parameters.
       return_stats: whether to return the statistics of the gradients.
 
     Returns:

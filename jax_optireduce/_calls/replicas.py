@@ -15,8 +15,7 @@ from jax.core import Tracer
 from jax_optireduce._calls import collectives
 from jax_optireduce._errors import ReplicasDifferError, UsageError
 from jax_optireduce._program import checks
-from jax_optireduce._program.call import Drain
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Drain
 from jax_optireduce._session.communicator import current, exchange
 
 # Numbers of the comparisons of this process: the only state of this module.

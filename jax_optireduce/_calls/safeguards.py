@@ -113,17 +113,22 @@ def check_arguments(
     names = [name for name, value in given.items() if value is not None]
     if names and mode != "lossy":
         raise UsageError(
-            f"{' and '.join(names)}: only for mode='lossy', got mode={mode!r}, "
-            "which loses no data; leave them out or change the mode."
+            f"{' and '.join(names)} needs mode='lossy', got mode={mode!r}, which loses "
+            "no data; leave them out or change the mode."
         )
     if hadamard not in (None, "auto") and not isinstance(hadamard, bool):
         raise UsageError(
             f"hadamard must be True, False, 'auto' or None, got {hadamard!r}."
         )
+    _check_skips(skip_above, on_repeated_skips)
+
+
+def _check_skips(skip_above: Any, on_repeated_skips: Any) -> None:
+    """Raises `UsageError` unless the arguments of skipped updates are valid."""
     if skip_above is None:
         if on_repeated_skips is not None:
             raise UsageError(
-                "on_repeated_skips without skip_above: nothing is ever skipped. Write "
+                "on_repeated_skips needs skip_above: else nothing is skipped. Write "
                 "skip_above=0.1 to skip updates of which more than 10 % is missing."
             )
         return

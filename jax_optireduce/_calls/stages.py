@@ -1,8 +1,10 @@
 """`psum_scatter` and `all_gather`: the two stages of an allreduce, one at a time."""
 
 import dataclasses
+import functools
 import math
-from typing import Any, Literal, NamedTuple, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jax_optireduce import _stats
-from jax_optireduce._argument_types import Mode, Tree, WireFormat
+from jax_optireduce._argument_types import Tree
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
 from jax_optireduce._program import (
@@ -21,8 +23,7 @@ from jax_optireduce._program import (
     leaf_specs,
     stage_primitives,
 )
-from jax_optireduce._program.call import Call
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call, StageArguments
 from jax_optireduce._session import communicator
 from jax_optireduce._stats import CollectiveStats
 
@@ -43,6 +44,10 @@ class Parts(NamedTuple):
     vectors: list[jax.Array]
     elements: list[int]
 
+    def map(self, function: Callable[[Any], Any]) -> "Parts":
+        """Returns the same with a function of the tree."""
+        return self._replace(tree=function(self.tree))
+
     def result(self, return_stats: bool) -> Any:
         """Returns the tree, or the pair (tree, report)."""
         if not return_stats:
@@ -50,33 +55,34 @@ class Parts(NamedTuple):
         return self.tree, _stats.from_vectors(self.vectors, self.elements)
 
 
+class _ScatterArguments(StageArguments, total=False):
+    scatter_dimension: int
+    axis_index_groups: None
+    tiled: bool
+
+
+class _GatherArguments(StageArguments, total=False):
+    axis_index_groups: None
+    axis: int
+    tiled: bool
+    to: Literal["varying", "invarying"]
+
+
 @overload
 def psum_scatter(
     x: Tree,
     axis_name: AxisName,
     *,
-    scatter_dimension: int = 0,
-    axis_index_groups: None = None,
-    tiled: bool = False,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: Literal[False] = False,
+    **arguments: Unpack[_ScatterArguments],
 ) -> Tree: ...
 @overload
 def psum_scatter(
     x: Tree,
     axis_name: AxisName,
     *,
-    scatter_dimension: int = 0,
-    axis_index_groups: None = None,
-    tiled: bool = False,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: Literal[True],
+    **arguments: Unpack[_ScatterArguments],
 ) -> tuple[Tree, CollectiveStats]: ...
 def psum_scatter(
     x: Any,
@@ -85,11 +91,8 @@ def psum_scatter(
     scatter_dimension: int = 0,
     axis_index_groups: None = None,
     tiled: bool = False,
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: bool = False,
+    **arguments: Unpack[StageArguments],
 ) -> Any:
     """Sums every leaf over a mapped axis; each rank gets its part of the sum.
 
@@ -121,15 +124,13 @@ def psum_scatter(
       tiled: False: the dimension has the size of the axis, and the result lacks it.
         True: the size of the dimension is a multiple of that of the axis, and the
         result keeps it, divided by the size of the axis.
-      mode: see `psum`. "bounded" and "agreed" are one mode here, since a part has one
-        owner: the call ends by its deadline, and adds late data to a later call, see
-        `drain`. A dead rank is an error in both, as the other ranks have no place for
-        its part. With three or more processes calls go on without a late process,
-        which makes every call that it has missed. A deadline is that of the whole call.
-      wire_format: see `psum`.
-      step: see `psum`.
-      name: see `psum`.
       return_stats: whether to return the statistics of the call as well.
+      **arguments: see `CallArguments`. Modes "bounded" and "agreed" are one here, since
+        a part has one owner: the call ends by its deadline, and adds late data to a
+        later call, see `drain`. A dead rank is an error in both, as the other ranks
+        have no place for its part. With three or more processes calls go on without
+        a late process, which makes every call that it has missed. A deadline is that
+        of the whole call.
 
     Returns:
       The same tree; the leaves as `tiled` says. With `return_stats` the pair of it and
@@ -143,11 +144,10 @@ def psum_scatter(
     """
     kind = "psum_scatter"
     checks.check_no_groups(axis_index_groups, kind)
-    key = checks.checked_key(name, kind)
-    call = scattering(
-        checks.checked_call(kind, axis_name, key, mode, wire_format, mean=False)
-    )
-    return scatter_tree(x, step, call, scatter_dimension, tiled).result(return_stats)
+    call = checks.call_of(kind, axis_name, arguments, StageArguments, mean=False)
+    step = arguments.get("step")
+    parts = scatter_tree(x, step, scattering(call), scatter_dimension, tiled)
+    return parts.result(return_stats)
 
 
 def scattering(call: Call) -> Call:
@@ -180,25 +180,46 @@ def scatter_tree(
         _as_rows(x, dimension, tiled, size)
         for x, dimension in zip(arrays, dimensions, strict=True)
     ]
-    results: list[Any] = [jnp.zeros(row.shape[1:], row.dtype) for row in rows]
-    vectors, elements = [], []
     rotated = call.mode == "lossy"
-    for bucket in bucketing.plan_buckets(
-        [row.shape for row in rows],
-        [row.dtype for row in rows],
-        bucket_bytes=options.bucket_bytes,
-    ):
-        of_bucket = dataclasses.replace(
-            call, key=call.key + bucket.suffix, rotated=rotated
-        )
-        parts, vector = stage_primitives.psum_scatter(
-            [rows[i] for i in bucket.leaves], step, of_bucket
-        )
+    send = functools.partial(stage_primitives.psum_scatter, step=step)
+    return _in_buckets(
+        send,
+        rows,
+        bucketing.plan_buckets(
+            [row.shape for row in rows],
+            [row.dtype for row in rows],
+            bucket_bytes=options.bucket_bytes,
+        ),
+        call=dataclasses.replace(call, rotated=rotated),
+        empty=[jnp.zeros(row.shape[1:], row.dtype) for row in rows],
+    ).map(treedef.unflatten)
+
+
+def _in_buckets(
+    send: Callable[..., tuple[list[jax.Array], jax.Array]],
+    leaves: Sequence[jax.Array],
+    plan: Sequence[bucketing.Bucket],
+    *,
+    call: Call,
+    empty: Sequence[jax.Array],
+) -> Parts:
+    """Makes a call for each bucket; the tree of the result is a list.
+
+    Args:
+      send: the stage: (leaves, call=) to results and statistics vector.
+      leaves: as the stage takes them.
+      plan: the buckets.
+      call: the description of the calls, without the suffix of a bucket.
+      empty: the results of leaves without elements, which are in no bucket.
+    """
+    results, vectors = list(empty), []
+    for bucket in plan:
+        of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)
+        parts, vector = send([leaves[i] for i in bucket.leaves], call=of_bucket)
         for i, part in zip(bucket.leaves, parts, strict=True):
             results[i] = part
         vectors.append(vector)
-        elements.append(bucket.elements)
-    return Parts(treedef.unflatten(results), vectors, elements)
+    return Parts(results, vectors, [bucket.elements for bucket in plan])
 
 
 @overload
@@ -206,30 +227,16 @@ def all_gather(
     x: Tree,
     axis_name: AxisName,
     *,
-    axis_index_groups: None = None,
-    axis: int = 0,
-    tiled: bool = False,
-    to: Literal["varying", "invarying"] = "varying",
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: Literal[False] = False,
+    **arguments: Unpack[_GatherArguments],
 ) -> Tree: ...
 @overload
 def all_gather(
     x: Tree,
     axis_name: AxisName,
     *,
-    axis_index_groups: None = None,
-    axis: int = 0,
-    tiled: bool = False,
-    to: Literal["varying", "invarying"] = "varying",
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: Literal[True],
+    **arguments: Unpack[_GatherArguments],
 ) -> tuple[Tree, CollectiveStats]: ...
 def all_gather(
     x: Any,
@@ -239,11 +246,8 @@ def all_gather(
     axis: int = 0,
     tiled: bool = False,
     to: Literal["varying", "invarying"] = "varying",
-    mode: Mode | None = None,
-    wire_format: WireFormat = "float32",
-    step: Any = None,
-    name: str | None = None,
     return_stats: bool = False,
+    **arguments: Unpack[StageArguments],
 ) -> Any:
     """Gathers the leaves of all ranks of a mapped axis.
 
@@ -271,13 +275,11 @@ def all_gather(
         along which the leaves are concatenated.
       to: the type of the result under check_vma=True: "varying" over the axis, or
         "invarying": equal on all ranks, as the result of `psum`.
-      mode: None or "exact". The other modes add late data to a later call, or scale
-        partial sums: right for gradients, wrong for parameters. They are errors.
-        `Options.mode` has no effect.
-      wire_format: see `psum`; rounded values are the same on all ranks.
-      step: see `psum`.
-      name: see `psum`.
       return_stats: whether to return the statistics of the call as well.
+      **arguments: see `CallArguments`. `mode` is None or "exact": the other modes add
+        late data to a later call, or scale partial sums, which is right for gradients
+        and wrong for parameters; they are errors, and `Options.mode` has no effect.
+        Values that `wire_format` rounds are the same on all ranks.
 
     Returns:
       The same tree; the leaves as `axis` and `tiled` say. With `return_stats` the pair
@@ -291,14 +293,13 @@ def all_gather(
     """
     kind = "all_gather"
     checks.check_no_groups(axis_index_groups, kind)
-    key = checks.checked_key(name, kind)
-    _check_exact(mode)
+    _check_exact(arguments.get("mode"))
     if to not in ("varying", "invarying"):
-        raise UsageError(f"{kind}: to must be 'varying' or 'invarying', got {to!r}.")
-    call = dataclasses.replace(
-        checks.checked_call(kind, axis_name, key, "exact", wire_format, mean=False),
-        operation="all_gather",
-    )
+        raise UsageError(f"{kind} needs to='varying' or to='invarying', got to={to!r}.")
+    arguments["mode"] = "exact"
+    call = checks.call_of(kind, axis_name, arguments, StageArguments, mean=False)
+    call = dataclasses.replace(call, operation="all_gather")
+    step = arguments.get("step")
     return _gather_tree(x, step, call, axis, tiled, to).result(return_stats)
 
 
@@ -320,33 +321,35 @@ def _gather_tree(
             for x, place in zip(arrays, places, strict=True)
         ]
         return Parts(treedef.unflatten(gathered), [], [])
-    # Complex numbers travel as pairs.
-    sent = [
-        jnp.stack([x.real, x.imag], -1) if jnp.iscomplexobj(x) else x for x in arrays
-    ]
+    sent = [_without_complex(x) for x in arrays]
     size = lax.axis_size(call.axes)
-    results: list[Any] = [jnp.zeros((size, *x.shape), x.dtype) for x in sent]
     rounded = call.wire_format != "float32"
-    vectors, elements = [], []
-    for bucket in bucketing.plan_buckets(
+    plan = bucketing.plan_buckets(
         [(x.size if rounded else blocks.words_in(x), size) for x in sent],
         [np.dtype(np.float32)] * len(sent),  # It decides the size of a word.
         bucket_bytes=options.bucket_bytes,
-    ):
-        of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)
-        gathered, vector = stage_primitives.all_gather(
-            [sent[i] for i in bucket.leaves], step, of_bucket, varying=to == "varying"
+    )
+    varying = to == "varying"
+    send = functools.partial(stage_primitives.all_gather, step=step, varying=varying)
+    empty = [jnp.zeros((size, *x.shape), x.dtype) for x in sent]
+
+    def placed(results: Sequence[jax.Array]) -> Any:
+        whole = zip(results, arrays, places, strict=True)
+        return treedef.unflatten(
+            [_placed(_as_before(y, x), place, tiled) for y, x, place in whole]
         )
-        for i, whole in zip(bucket.leaves, gathered, strict=True):
-            results[i] = whole
-        vectors.append(vector)
-        elements.append(bucket.elements)
-    whole = [
-        lax.complex(y[..., 0], y[..., 1]) if jnp.iscomplexobj(x) else y
-        for x, y in zip(arrays, results, strict=True)
-    ]
-    placed = [_placed(y, place, tiled) for y, place in zip(whole, places, strict=True)]
-    return Parts(treedef.unflatten(placed), vectors, elements)
+
+    return _in_buckets(send, sent, plan, call=call, empty=empty).map(placed)
+
+
+def _without_complex(x: jax.Array) -> jax.Array:
+    """Returns complex numbers as pairs, other values unchanged."""
+    return jnp.stack([x.real, x.imag], -1) if jnp.iscomplexobj(x) else x
+
+
+def _as_before(sent: jax.Array, x: jax.Array) -> jax.Array:
+    """Undoes `_without_complex(x)`."""
+    return lax.complex(sent[..., 0], sent[..., 1]) if jnp.iscomplexobj(x) else sent
 
 
 def _flatten(tree: Any, kind: str) -> tuple[list[str], list[jax.Array], Any]:
@@ -366,20 +369,20 @@ def _scattered(x: jax.Array, dimension: int, tiled: bool, size: int) -> int:
     """Returns the dimension that is divided, not negative."""
     if not -x.ndim <= dimension < x.ndim:
         raise UsageError(
-            f"psum_scatter: scatter_dimension={dimension}, but a leaf has the shape "
-            f"{list(x.shape)}."
+            f"psum_scatter got scatter_dimension={dimension}, but a leaf has the shape "
+            f"{list(x.shape)}; choose one of its dimensions."
         )
     dimension %= x.ndim
     found = x.shape[dimension]
     if tiled and found % size:
         raise UsageError(
-            f"psum_scatter: dimension {dimension} of the shape {list(x.shape)} must be "
-            f"divisible by the {size} ranks; pad the leaf, or choose another "
+            f"psum_scatter needs dimension {dimension} of the shape {list(x.shape)} to "
+            f"be divisible by the {size} ranks; pad the leaf, or choose another "
             "scatter_dimension."
         )
     if not tiled and found != size:
         raise UsageError(
-            f"psum_scatter: dimension {dimension} of the shape {list(x.shape)} must "
+            f"psum_scatter needs dimension {dimension} of the shape {list(x.shape)} to "
             f"have the size of the axis, {size}; to divide a larger one write "
             "tiled=True."
         )
@@ -400,8 +403,8 @@ def _place(x: jax.Array, axis: int, tiled: bool, kind: str) -> int:
     dimensions = x.ndim if tiled else x.ndim + 1
     if not -dimensions <= axis < dimensions:
         raise UsageError(
-            f"{kind}: axis={axis}, but a leaf has the shape {list(x.shape)}, and its "
-            f"result {dimensions} dimensions."
+            f"{kind} got axis={axis}, but a leaf has the shape {list(x.shape)}, and "
+            f"its result {dimensions} dimensions; choose one of these."
         )
     return axis % dimensions
 
@@ -444,13 +447,13 @@ def _gathered_leaf(leaf: jax.Array, place: str, call: Call) -> jax.Array:
     """Returns a leaf, typed as varying over the axes."""
     if call.wire_format != "float32" and leaf.dtype != jnp.float32:
         raise UsageError(
-            f"{place}: wire_format='{call.wire_format}' rounds float32 values only, "
-            f"got {leaf.dtype}; leave wire_format out for it."
+            f"{place} is {leaf.dtype}, and wire_format='{call.wire_format}' rounds "
+            "float32 values only; leave wire_format out for it."
         )
     extended = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     if extended or leaf.dtype == jax.dtypes.float0 or _bits(leaf.dtype) < 8:
         raise UsageError(
-            f"{place}: dtype {leaf.dtype} is not supported; for keys of jax.random "
+            f"{place} is {leaf.dtype}, which is not supported; for keys of jax.random "
             "gather jax.random.key_data(x), for small integers x.astype(jnp.int8)."
         )
     if not allreduce.is_typed(call.axes):

@@ -19,8 +19,7 @@ over that axis.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 from jax.sharding import PartitionSpec
 
 from jax_optireduce import _native, _stats
@@ -38,13 +37,13 @@ from jax_optireduce._program import (
     blocks,
     callback,
     decisions,
-    hadamard,
     host_computation,
     identity,
     leaf_specs,
     present,
     program_checks,
     rotation,
+    rules,
 )
 from jax_optireduce._program.call import DEFERRING_MODES, Call, Drain
 from jax_optireduce._session import accelerators, communicator
@@ -82,15 +81,20 @@ def allreduce(
     Returns:
       The sums, and the statistics vector, float32 [VECTOR_SIZE].
     """
-    counted = step is None
     *sums, vector = allreduce_p.bind(
-        group_and_rank(call.axes),
-        jnp.asarray(-1 if counted else step, jnp.int32),
-        *leaves,
+        *operands(leaves, step, call),
         specs=specs,
-        call=dataclasses.replace(call, counted=counted, typed=is_typed(call.axes)),
+        call=dataclasses.replace(call, counted=step is None, typed=is_typed(call.axes)),
     )
     return sums, vector
+
+
+def operands(
+    leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
+) -> list[jax.Array]:
+    """Returns the operands of a call: rank, step and leaves."""
+    number = jnp.asarray(-1 if step is None else step, jnp.int32)
+    return [group_and_rank(call.axes), number, *leaves]
 
 
 def typed_as_sum(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
@@ -143,23 +147,16 @@ def derived(call: Call, how: str) -> Call:
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, specs: _Specs, call: Call
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[Sequence[Any], list[Any]]:
     """Sums the tangents by a call of the same kind."""
     rank, step, *_ = primals
-    results = allreduce_p.bind(*primals, specs=specs, call=call)
-    tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
-    live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
-    if live:
-        sums = allreduce_p.bind(
-            rank,
-            step,
-            *live.values(),
-            specs=_of(live, specs),
-            call=derived(call, "jvp"),
-        )
-        for i, tangent in zip(live, sums, strict=False):
-            tangents_out[i] = tangent
-    return results, tangents_out
+
+    def send(live: Mapping[int, Any]) -> list[Any]:
+        of_live = _of(live, specs)
+        of_jvp = derived(call, "jvp")
+        return allreduce_p.bind(rank, step, *live.values(), specs=of_live, call=of_jvp)
+
+    return rules.jvp(allreduce_p.bind(*primals, specs=specs, call=call), tangents, send)
 
 
 def _of(live: Iterable[int], specs: _Specs) -> _Specs:
@@ -180,27 +177,18 @@ def _transpose(
     With tracking, the cotangent is the same on every rank and only its type changes.
     Without, JAX treats every value as varying, so the transpose of a sum is a sum.
     """
-    # The last cotangent is that of the statistics, which have no linear dependence.
-    live = {
-        i: ct
-        for i, (ct, leaf) in enumerate(zip(cotangents[:-1], leaves, strict=True))
-        if ad.is_undefined_primal(leaf) and not isinstance(ct, ad.Zero)
-    }
-    results: list[Any] = [
-        ad.Zero(leaf.aval) if ad.is_undefined_primal(leaf) else None for leaf in leaves
-    ]
-    if live and call.typed:
-        mapped = mapped_axes(call.axes)
-        for i, ct in live.items():
-            results[i] = lax.pcast(ct, mapped, to="varying")
-    elif live:
+
+    def send(live: Mapping[int, Any]) -> list[Any]:
+        if call.typed:
+            mapped = mapped_axes(call.axes)
+            return [lax.pcast(ct, mapped, to="varying") for ct in live.values()]
+        of_live = _of(live, specs)
         transposed = derived(call, "transpose")
-        sums = allreduce_p.bind(
-            rank, step, *live.values(), specs=_of(live, specs), call=transposed
+        return allreduce_p.bind(
+            rank, step, *live.values(), specs=of_live, call=transposed
         )
-        for i, total in zip(live, sums, strict=False):
-            results[i] = total
-    return [None, None, *results]
+
+    return rules.transpose(cotangents, leaves, send)
 
 
 def _batch(
@@ -214,20 +202,13 @@ def _batch(
     """Sums locally over a named `vmap` axis; other batch axes are part of the leaf."""
     rank, step, *leaves = args
     leaf_dims = dims[2:]
-    if dims[1] is not None:
-        raise UsageError(
-            "`step` was mapped by jax.vmap, but all elements of a batch are reduced in "
-            "one call; pass a step that does not depend on the mapped axis."
-        )
+    rules.check_step(dims)
     if axis_data.name not in call.axes:
         # The rank belongs to the mesh, so no `vmap` axis maps it.
         batched = tuple(map(leaf_specs.batched, specs, leaf_dims))
         results = allreduce_p.bind(rank, step, *leaves, specs=batched, call=call)
         return results, [*leaf_dims, None]
-    local = [
-        leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
-        for leaf, dim in zip(leaves, leaf_dims, strict=True)
-    ]
+    local = rules.summed(leaves, leaf_dims, axis_data.size)
     remaining = tuple(axis for axis in call.axes if axis != axis_data.name)
     if not remaining:
         return [*local, _stats.empty_vector()], [None] * (len(local) + 1)
@@ -258,7 +239,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
         number = None if call.counted else step
         if call.operation != "allreduce":
-            return _one_stage(rank, number, leaves, call, attributes, way)
+            return blocks.reduce(rank, number, leaves, call, attributes, way)
         if call.rotated and not call.drain:
             return rotation.reduce(rank, number, leaves, attributes, way)
         if call.present:
@@ -374,15 +355,6 @@ def _check_derivative(call: Call) -> None:
     )
 
 
-def lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
-    platforms = ", ".join(ctx.module_context.platforms)
-    raise NotImplementedError(
-        f"this version of jax_optireduce compiles for CPU, GPU and TPU, not for "
-        f"{platforms}. Set JAX_OPTIREDUCE_BACKEND=xla there: every call becomes the "
-        "jax.lax one."
-    )
-
-
 def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
     """Returns the device of each rank of each group, [groups, group size]."""
     names = list(mesh.axis_names)
@@ -442,59 +414,20 @@ _WAYS = {
 }
 
 
-# --- One stage -----------------------------------------------------------------------
-
-
-def _one_stage(
-    rank: jax.Array,
-    step: jax.Array | None,
-    leaves: Sequence[jax.Array],
-    call: Call,
-    attributes: dict[str, Any],
-    way: host_computation.Way,
-) -> list[jax.Array]:
-    """Scatters leaves [ranks, ...], or gathers leaves, in place in one bucket."""
-    processes = attributes["group_processes"].reshape(-1, attributes["group_size"])
-    order = blocks.Order.of(processes, call.kind)
-    if call.operation == "all_gather":
-        own = blocks.block_of(leaves, call.wire_format)
-        bucket, vector = way.reduce(rank, step, [order.placed(own, rank)], attributes)
-        return [*blocks.gathered(order.by_rank(bucket, rank), leaves), vector]
-    bucket = order.by_process(blocks.rows_of(leaves), rank)
-    n, dtype = bucket.shape[1], bucket.dtype
-    if not call.rotated or call.drain:
-        total, vector = way.reduce(rank, step, [bucket], attributes)
-        return [*blocks.scattered(order.own(total, rank), leaves), vector]
-    step, bucket = rotation.numbered(rank, step, bucket, attributes, way)
-    key = rotation.key_of(step, rotation.salt_of(attributes))
-    wide = jnp.promote_types(dtype, jnp.float32)
-    # Each row by itself: its owner decodes it alone.
-    encode = functools.partial(hadamard.encode, key=key)
-    encoded = jax.vmap(encode)(bucket.astype(wide)).astype(dtype)
-    total, vector = way.reduce(rank, step, [encoded], attributes)
-    row = order.own(total, rank).astype(wide)
-    decoded = hadamard.decode(row, n, key=key).astype(dtype)
-    return [*blocks.scattered(decoded, leaves), vector]
-
-
 # The registration tables: the handlers of XLA:CPU by name, and the rules of
 # transformations.
 for _target, _capsule in _native.registrations().items():
     jax.ffi.register_ffi_target(_target, _capsule, platform="cpu")
 
-allreduce_p.def_abstract_eval(_abstract_eval)
-ad.primitive_jvps[allreduce_p] = _jvp
-ad.primitive_transposes[allreduce_p] = _transpose
-batching.fancy_primitive_batchers[allreduce_p] = _batch
-# Not cacheable: the rule must run once per equation, for the numbers of one key.
-mlir.register_lowering(allreduce_p, lower_elsewhere, cacheable=False)
-for _platform in PLATFORMS:
-    mlir.register_lowering(
-        allreduce_p,
-        functools.partial(lower, platform=_platform),
-        platform=_platform,
-        cacheable=False,
-    )
+rules.register(
+    allreduce_p,
+    types=_abstract_eval,
+    jvp=_jvp,
+    transpose=_transpose,
+    batch=_batch,
+    lower=lower,
+    platforms=PLATFORMS,
+)
 
 typed_as_sum_p.def_abstract_eval(lambda x, *, axes: shard_types.reduced_type(x, axes))
 batching.primitive_batchers[typed_as_sum_p] = lambda args, dims, *, axes: (

@@ -11,8 +11,10 @@ blocks, and integers add exactly.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,8 @@ import numpy as np
 from jax import lax
 
 from jax_optireduce._errors import UsageError
+from jax_optireduce._program import hadamard, host_computation, rotation
+from jax_optireduce._program.call import Call
 from jax_optireduce._program.concatenate import concatenate
 
 _WORD_BYTES = 4
@@ -89,6 +93,38 @@ class Order:
         if np.array_equal(order, np.broadcast_to(np.arange(len(rows)), order.shape)):
             return rows
         return rows[jnp.asarray(order, jnp.int32)[rank[0]]]
+
+
+def reduce(
+    rank: jax.Array,
+    step: jax.Array | None,
+    leaves: Sequence[jax.Array],
+    call: Call,
+    attributes: dict[str, Any],
+    way: host_computation.Way,
+) -> list[jax.Array]:
+    """Scatters leaves [ranks, ...], or gathers leaves, in place in one bucket."""
+    processes = attributes["group_processes"].reshape(-1, attributes["group_size"])
+    order = Order.of(processes, call.kind)
+    if call.operation == "all_gather":
+        own = block_of(leaves, call.wire_format)
+        bucket, vector = way.reduce(rank, step, [order.placed(own, rank)], attributes)
+        return [*gathered(order.by_rank(bucket, rank), leaves), vector]
+    bucket = order.by_process(rows_of(leaves), rank)
+    n, dtype = bucket.shape[1], bucket.dtype
+    if not call.rotated or call.drain:
+        total, vector = way.reduce(rank, step, [bucket], attributes)
+        return [*scattered(order.own(total, rank), leaves), vector]
+    step, bucket = rotation.numbered(rank, step, bucket, attributes, way)
+    key = rotation.key_of(step, rotation.salt_of(attributes))
+    wide = jnp.promote_types(dtype, jnp.float32)
+    # Each row by itself: its owner decodes it alone.
+    encode = functools.partial(hadamard.encode, key=key)
+    encoded = jax.vmap(encode)(bucket.astype(wide)).astype(dtype)
+    total, vector = way.reduce(rank, step, [encoded], attributes)
+    row = order.own(total, rank).astype(wide)
+    decoded = hadamard.decode(row, n, key=key).astype(dtype)
+    return [*scattered(decoded, leaves), vector]
 
 
 def rows_of(leaves: Sequence[jax.Array]) -> jax.Array:

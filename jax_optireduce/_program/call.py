@@ -7,30 +7,84 @@ the call (`step`), which is an operand of the program.
 
 import dataclasses
 import enum
+from collections.abc import Hashable, Sequence
 from typing import Any, TypedDict
 
 from jax_optireduce import _native
 from jax_optireduce._argument_types import Mode, WireFormat
 
-# Policies for late data in reduce-scatter and in all-gather: see `psum`.
+# A mapped axis, or several.
+AxisName = Hashable | Sequence[Hashable]
+
+# Policies for late data in reduce-scatter and in all-gather: see `CallArguments`.
 MODES = tuple(_native.MODES)
 
 # Modes whose calls may leave data in flight.
 DEFERRING_MODES = tuple(mode for mode, defers in _native.MODES.items() if defers)
 
-# Formats of float32 values on the wire: see `psum`.
+# Formats of float32 values on the wire: see `CallArguments`.
 WIRE_FORMATS = _native.WIRE_FORMATS
 
 
-class CallArguments(TypedDict, total=False):
-    """Keyword arguments of every collective, for the types of overloads."""
+class StageArguments(TypedDict, total=False):
+    """Keyword arguments of every collective, see `CallArguments`."""
 
     mode: Mode | None
     wire_format: WireFormat
     step: Any
     name: str | None
+
+
+class CallArguments(StageArguments, total=False):
+    """Keyword arguments that the collectives share.
+
+    `begin`, `psum_scatter` and `all_gather` take those up to `name`.
+
+    Attributes:
+      mode: policy for data that misses the deadline of the call (`Options.deadline_s`).
+        None takes `Options.mode`, or else "exact" (in the functions for gradients
+        "bounded").
+        "exact" has no deadline: it waits for every rank, and a dead rank is an error
+        after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
+        data to a later call with the same name: no data is lost, see `drain`. Of three
+        or more processes the others continue after a death while they are a majority:
+        the sum is then over the others. "agreed" is as "bounded" for contributions, and
+        waits for their sums, so that all ranks get the same bits; a dead rank is an
+        error. "lossy" ends by the deadline, drops late data, and scales each sum by the
+        number of ranks divided by that of its contributions.
+      wire_format: format of float32 leaves on the wire. "float32", the default:
+        unchanged; "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32
+        values share an exponent; "auto": "int8" while the network limits the calls,
+        else "float32". Contributions and sums are rounded without bias, up or down at
+        random. In modes "bounded" and "agreed" the rounding error is added to the next
+        call with the same name, and `drain` returns the rest; in the others it is lost.
+        In every mode all ranks get the same bits of a sum. A block of "int8" with a NaN
+        or an infinity becomes NaN. Leaves of other dtypes are errors.
+      step: int32 [] or Python int, at least 0: the number of this call, larger than
+        that of the previous call; such as the optimizer's step. Programs whose ranks
+        may repeat or skip a call (a restart, a branch) must pass it. None counts the
+        calls.
+      name: name of the collective, at most 160 bytes of printable characters;
+        concurrent calls need different names. None takes the file and line of the code,
+        which then is one collective in all programs: pass a name if one line serves two
+        models.
+      specs: where the compiler shards some axes by itself
+        (`jax.shard_map(..., axis_names=)`): the sharding of the leaves over these axes,
+        as a tree, or a prefix of one, of PartitionSpec, NamedSharding or None; for
+        gradients that of the parameters. Manual axes in it have no effect. Each device
+        sends its part. None takes the sharding from the types (explicit axes), or
+        divides the largest dimension, for which the compiler may move data between
+        devices.
+      fast_axis: in programs whose axes are all manual: the axes among `axis_name` that
+        cross a fast network, such as the devices of a process. XLA reduces over them:
+        with k devices along them each sends 1/k of the bytes over the others, and
+        receives the parts of the result from its neighbours. Sums over these axes are
+        those of `jax.lax.psum_scatter`. None: the devices of a process are summed on
+        the host, and each process sends the sum.
+    """
+
     specs: Any
-    fast_axis: Any
+    fast_axis: AxisName | None
 
 
 class Drain(enum.IntEnum):
@@ -55,8 +109,8 @@ class Call:
       key: names the collective, see `identity`.
       axes: mapped axes, of the mesh or of a named `vmap`.
       fast: those of `axes` over which XLA reduces; see `_calls.fast_axis`.
-      mode: see `psum`.
-      wire_format: see `psum`.
+      mode: see `CallArguments`.
+      wire_format: see `CallArguments`.
       mean: whether the sum is divided by the number of ranks.
       of_values: whether the mean is one of values rather than of gradients, see
         `present`.

@@ -4,7 +4,7 @@ Each function returns its argument in one form, or raises an error with the corr
 """
 
 import numbers
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,10 +17,15 @@ from jax_optireduce import _native
 from jax_optireduce._errors import AxisError, UsageError, did_you_mean
 from jax_optireduce._jax import shard_types
 from jax_optireduce._program import allreduce, identity, leaf_specs
-from jax_optireduce._program.call import MODES, WIRE_FORMATS, Call
+from jax_optireduce._program.call import (
+    MODES,
+    WIRE_FORMATS,
+    AxisName,
+    Call,
+    CallArguments,
+    StageArguments,
+)
 from jax_optireduce._session import communicator
-
-AxisName = Hashable | Sequence[Hashable]
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 SUPPORTED = (*_FLOATS, "int32", "bool")
@@ -66,6 +71,46 @@ def checked_call(
         fast=_checked_fast_axes(fast_axis, axes, kind),
         mode=mode,
         wire_format=wire_format,
+        **more,
+    )
+
+
+def call_of(
+    kind: str,
+    axis_name: AxisName,
+    arguments: StageArguments,
+    known: type[StageArguments] = CallArguments,
+    **more: Any,
+) -> Call:
+    """Returns the description of a call with the keyword arguments of a function.
+
+    Args:
+      kind: the public function.
+      axis_name: as given to it.
+      arguments: as given to it.
+      known: their names.
+      **more: as of `checked_call`.
+
+    Raises:
+      TypeError: an argument has another name.
+      NotInitializedError: see `checked_call`.
+      UsageError: see `checked_call`.
+    """
+    names = known.__annotations__
+    for name in arguments:
+        if name not in names:
+            raise TypeError(
+                f"{kind} got an unexpected keyword argument {name!r}."
+                + did_you_mean(name, names)
+            )
+    given: dict[str, Any] = {**arguments}
+    return checked_call(
+        kind,
+        axis_name,
+        checked_key(given.get("name"), kind),
+        given.get("mode"),
+        given.get("wire_format", "float32"),
+        given.get("fast_axis"),
         **more,
     )
 
@@ -185,24 +230,25 @@ def _checked_fast_axes(
     for axis in fast:
         if axis not in axes:
             raise UsageError(
-                f"{kind}: fast_axis={axis!r} is not among the axes of the call, "
-                f"{axes}. Write both: {kind}(x, {(*axes, axis)}, fast_axis={axis!r})."
+                f"{kind} got fast_axis={axis!r}, which is not among the axes of the "
+                f"call, {axes}. Write both: {kind}(x, {(*axes, axis)}, "
+                f"fast_axis={axis!r})."
             )
         if axis not in of_mesh:
             raise UsageError(
-                f"{kind}: fast_axis={axis!r} is the axis of a jax.vmap; it must be an "
+                f"{kind} got fast_axis={axis!r}, the axis of a jax.vmap; it must be an "
                 "axis of the mesh. A jax.vmap axis is summed on the device anyway."
             )
     if not fast or set(fast) == set(axes):
         raise UsageError(
-            f"{kind}: fast_axis={fast_axis!r} must be some of the axes {axes}, and "
-            "leave one for the slow network. Use jax.lax for a sum over a fast "
-            "network alone."
+            f"{kind} got fast_axis={fast_axis!r}, which must be some of the axes "
+            f"{axes}, and leave one for the slow network. Use jax.lax for a sum over a "
+            "fast network alone."
         )
     automatic = leaf_specs.automatic_axes()
     if automatic:
         raise UsageError(
-            f"{kind}: fast_axis is for programs whose axes are all manual; here the "
+            f"{kind} takes fast_axis where all axes are manual; here the "
             f"compiler shards {', '.join(automatic)}. Leave the fast axis to the "
             "compiler as well, with jax.shard_map(..., axis_names={slow axis}), and "
             "give specs= instead."
@@ -284,24 +330,13 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
       UsageError: it cannot be reduced.
     """
     _check_dtype(leaf.dtype, place)
+    _check_rounding(leaf, place, call)
     floating = str(leaf.dtype) in _FLOATS
     if call.mode == "lossy" and not floating:
         raise UsageError(
-            f"{place}: mode 'lossy' rescales sums, which {leaf.dtype} does not allow; "
+            f"{place} is {leaf.dtype}, whose sums mode 'lossy' cannot rescale; "
             "write x.astype(jnp.float32), or reduce it in a call of its own with "
             "mode='exact' or mode='bounded'."
-        )
-    if call.wire_format != "float32" and call.present:
-        raise UsageError(
-            f"{place}: wire_format='{call.wire_format}' rounds gradients, and the mean "
-            "of other values in mode 'bounded' is not rounded. Write average_gradients "
-            "for gradients, or leave wire_format out."
-        )
-    if call.wire_format != "float32" and leaf.dtype != jnp.float32:
-        raise UsageError(
-            f"{place}: wire_format='{call.wire_format}' rounds float32 values only, "
-            f"got {leaf.dtype}; leave wire_format out for it, or write "
-            "x.astype(jnp.float32)."
         )
     if call.present and not floating:
         leaf = leaf.astype(jnp.float32)
@@ -318,10 +353,28 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
     return lax.pcast(leaf, tuple(fixed), to="varying") if fixed else leaf
 
 
+def _check_rounding(leaf: jax.Array, place: str, call: Call) -> None:
+    """Raises `UsageError` if the wire format cannot round the leaf."""
+    if call.wire_format == "float32":
+        return
+    if call.present:
+        raise UsageError(
+            f"{place} got wire_format='{call.wire_format}' for gradients, and the mean "
+            "of other values in mode 'bounded' is not rounded. Write average_gradients "
+            "for gradients, or leave wire_format out."
+        )
+    if leaf.dtype != jnp.float32:
+        raise UsageError(
+            f"{place} is {leaf.dtype}, and wire_format='{call.wire_format}' rounds "
+            "float32 values only; leave wire_format out for it, or write "
+            "x.astype(jnp.float32)."
+        )
+
+
 def _invariant(place: str, axes: Sequence[str], call: Call) -> str:
     quoted = ", ".join(map(repr, axes))
     varying = f"jax.lax.pcast({{}}, ({quoted},), to='varying')"
-    same = f"{place}: it does not vary over {quoted}"
+    same = f"{place} does not vary over {quoted}"
     sync = "params = sync_in_backward(params, axis) before the loss"
     if call.kind in _OF_VALUES:
         return (
@@ -345,12 +398,13 @@ def _check_dtype(dtype: Any, place: str) -> None:
         return
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise UsageError(
-            f"{place}: keys of jax.random ({dtype}) cannot be added up; leave this "
-            "leaf out of the tree. resync accepts it, and keeps each rank's own."
+            f"{place} is a key of jax.random ({dtype}), which cannot be added up; "
+            "leave this leaf out of the tree. resync accepts it, and keeps each "
+            "rank's own."
         )
     if dtype == jax.dtypes.float0:
         raise UsageError(
-            f"{place}: float0 is the dtype of the gradient of an integer, which has no "
+            f"{place} is float0, the dtype of the gradient of an integer, which has no "
             "values; leave this leaf out of the tree."
         )
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -358,7 +412,7 @@ def _check_dtype(dtype: Any, place: str) -> None:
     else:
         advice = "x.astype(jnp.int32) or x.astype(jnp.float32)"
     raise UsageError(
-        f"{place}: dtype {dtype} is not supported; supported are "
+        f"{place} is {dtype}, which is not supported; supported are "
         f"{', '.join(SUPPORTED)}. Write {advice}."
     )
 
@@ -373,6 +427,6 @@ def checked_constant(leaf: Any, place: str) -> Any:
     if isinstance(leaf, numbers.Real):
         return leaf
     raise UsageError(
-        f"{place}: expected an array or a number, got {leaf!r} of type "
+        f"{place} must be an array or a number, got {leaf!r} of type "
         f"{type(leaf).__name__}."
     )

@@ -161,7 +161,7 @@ def checked_specs(specs: Any, tree: Any, kind: str) -> dict[int, PartitionSpec |
         full = jax.tree.broadcast(specs, tree, is_leaf=_is_spec)
     except ValueError as error:
         raise UsageError(
-            f"{kind}: specs must be a tree like the leaves, or a prefix of it: {error}"
+            f"{kind} needs specs as a tree like the leaves, or a prefix of it: {error}"
         ) from error
     found = jax.tree.leaves(full, is_leaf=_is_spec)
     return {
@@ -181,20 +181,20 @@ def _checked_spec(spec: Any, leaf: Any, kind: str) -> PartitionSpec | None:
         return None
     if not isinstance(spec, PartitionSpec):
         raise UsageError(
-            f"{kind}: specs must hold jax.sharding.PartitionSpec, NamedSharding or "
+            f"{kind} needs specs of jax.sharding.PartitionSpec, NamedSharding or "
             f"None, got {spec!r}."
         )
     if len(spec) > jnp.ndim(leaf):
         raise UsageError(
-            f"{kind}: the spec {spec} has {len(spec)} dimensions, its leaf of shape "
-            f"{list(jnp.shape(leaf))} has {jnp.ndim(leaf)}."
+            f"{kind} got the spec {spec}, which has {len(spec)} dimensions, its leaf "
+            f"of shape {list(jnp.shape(leaf))} has {jnp.ndim(leaf)}."
         )
     known = shard_types.mesh_axes()
     for axis in (axis for axes in _entries(spec) for axis in axes):
         if known and axis not in known:
             raise UsageError(
-                f"{kind}: the spec {spec} names the axis {axis!r}; the axes of the "
-                f"mesh are {', '.join(map(str, known))}."
+                f"{kind} got the spec {spec}, which names the axis {axis!r}; the axes "
+                f"of the mesh are {', '.join(map(str, known))}."
             )
     return spec
 

@@ -8,19 +8,18 @@ are those of `allreduce_p`.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from jax_optireduce import _stats
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
-from jax_optireduce._program import allreduce
+from jax_optireduce._program import allreduce, rules
 from jax_optireduce._program.call import Call
 
 psum_scatter_p = Primitive("optireduce_psum_scatter")
@@ -44,7 +43,7 @@ def psum_scatter(
       The parts [...], and the statistics vector, float32 [VECTOR_SIZE].
     """
     *parts, vector = psum_scatter_p.bind(
-        *_operands(leaves, step, call), call=_counted(call, step)
+        *allreduce.operands(leaves, step, call), call=_counted(call, step)
     )
     return parts, vector
 
@@ -64,19 +63,12 @@ def all_gather(
       The leaves, and the statistics vector, float32 [VECTOR_SIZE].
     """
     *gathered, vector = all_gather_p.bind(
-        *_operands(leaves, step, call),
+        *allreduce.operands(leaves, step, call),
         call=_counted(call, step),
         ranks=lax.axis_size(call.axes),
         varying=varying,
     )
     return gathered, vector
-
-
-def _operands(
-    leaves: Sequence[jax.Array], step: jax.Array | None, call: Call
-) -> list[jax.Array]:
-    number = jnp.asarray(-1 if step is None else step, jnp.int32)
-    return [allreduce.group_and_rank(call.axes), number, *leaves]
 
 
 def _counted(call: Call, step: jax.Array | None) -> Call:
@@ -121,46 +113,23 @@ def _jvp(
     *,
     call: Call,
     **parameters: Any,
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[Sequence[Any], list[Any]]:
     """Sends the tangents by a call of the same kind."""
     rank, step, *_ = primals
+    of_jvp = _of_operation(call, call.operation, "jvp")
+
+    def send(live: Mapping[int, Any]) -> list[Any]:
+        return primitive.bind(rank, step, *live.values(), call=of_jvp, **parameters)
+
     results = primitive.bind(*primals, call=call, **parameters)
-    tangents_out = [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
-    live = {i: t for i, t in enumerate(tangents[2:]) if not isinstance(t, ad.Zero)}
-    if live:
-        sent = primitive.bind(
-            rank,
-            step,
-            *live.values(),
-            call=_of_operation(call, call.operation, "jvp"),
-            **parameters,
-        )
-        for i, tangent in zip(live, sent, strict=False):
-            tangents_out[i] = tangent
-    return results, tangents_out
-
-
-def _live(
-    cotangents: Sequence[Any], leaves: Sequence[Any]
-) -> tuple[dict[int, Any], list[Any]]:
-    """Returns the cotangents that are not zero, and the zeros of the others."""
-    live = {
-        i: ct
-        for i, (ct, leaf) in enumerate(zip(cotangents[:-1], leaves, strict=True))
-        if ad.is_undefined_primal(leaf) and not isinstance(ct, ad.Zero)
-    }
-    zeros = [
-        ad.Zero(leaf.aval) if ad.is_undefined_primal(leaf) else None for leaf in leaves
-    ]
-    return live, zeros
+    return rules.jvp(results, tangents, send)
 
 
 def _transpose_scatter(
     cotangents: Sequence[Any], rank: Any, step: Any, *leaves: Any, call: Call
 ) -> list[Any]:
-    live, results = _live(cotangents, leaves)
-    if live:
-        gathered = all_gather_p.bind(
+    def send(live: Mapping[int, Any]) -> list[Any]:
+        return all_gather_p.bind(
             rank,
             step,
             *live.values(),
@@ -168,9 +137,8 @@ def _transpose_scatter(
             ranks=leaves[next(iter(live))].aval.shape[0],
             varying=True,
         )
-        for i, ct in zip(live, gathered, strict=False):
-            results[i] = ct
-    return [None, None, *results]
+
+    return rules.transpose(cotangents, leaves, send)
 
 
 def _transpose_gather(
@@ -183,34 +151,27 @@ def _transpose_gather(
     varying: bool,
 ) -> list[Any]:
     del ranks
-    live, results = _live(cotangents, leaves)
-    if live and not varying:
+
+    def part(ct: Any) -> Any:
         # The cotangent is the same on every rank, and a rank contributed its part.
         mapped = allreduce.mapped_axes(call.axes)
-        for i, ct in live.items():
-            own = lax.pcast(ct, mapped, to="varying") if mapped else ct
-            results[i] = lax.dynamic_index_in_dim(own, rank[1], keepdims=False)
-    elif live:
-        parts = psum_scatter_p.bind(
-            rank,
-            step,
-            *live.values(),
-            call=_of_operation(call, "reduce_scatter", "transpose"),
-        )
-        for i, ct in zip(live, parts, strict=False):
-            results[i] = ct
-    return [None, None, *results]
+        own = lax.pcast(ct, mapped, to="varying") if mapped else ct
+        return lax.dynamic_index_in_dim(own, rank[1], keepdims=False)
+
+    def send(live: Mapping[int, Any]) -> list[Any]:
+        if not varying:
+            return [part(ct) for ct in live.values()]
+        scattering = _of_operation(call, "reduce_scatter", "transpose")
+        return psum_scatter_p.bind(rank, step, *live.values(), call=scattering)
+
+    return rules.transpose(cotangents, leaves, send)
 
 
 # --- Batches -------------------------------------------------------------------------
 
 
 def _check_batch(axis_data: Any, dims: Sequence[Any], call: Call) -> None:
-    if dims[1] is not None:
-        raise UsageError(
-            "`step` was mapped by jax.vmap, but all elements of a batch are in one "
-            "call; pass a step that does not depend on the mapped axis."
-        )
+    rules.check_step(dims)
     if axis_data.name in call.axes and call.axes != (axis_data.name,):
         raise UsageError(
             f"{call.kind} over the axes {call.axes}: the axis {axis_data.name!r} of a "
@@ -225,10 +186,7 @@ def _batch_scatter(
     rank, step, *leaves = args
     if axis_data.name in call.axes:
         # Element i of the batch is rank i.
-        totals = [
-            leaf * axis_data.size if dim is None else leaf.sum(dim).astype(leaf.dtype)
-            for leaf, dim in zip(leaves, dims[2:], strict=True)
-        ]
+        totals = rules.summed(leaves, dims[2:], axis_data.size)
         return [*totals, _stats.empty_vector()], [*[0] * len(totals), None]
     moved = [
         leaf if dim is None else jnp.moveaxis(leaf, dim, 1)
@@ -272,25 +230,16 @@ def _lower(ctx: Any, *operands: Any, platform: str, call: Call, **_: Any) -> Any
     return allreduce.lower(ctx, *operands, platform=platform, specs=(), call=call)
 
 
-# The registration table.
 for _primitive_of, _types, _transpose, _batch in (
     (psum_scatter_p, _scattered_types, _transpose_scatter, _batch_scatter),
     (all_gather_p, _gathered_types, _transpose_gather, _batch_gather),
 ):
-    _primitive_of.def_abstract_eval(_types)
-    ad.primitive_jvps[_primitive_of] = (
-        lambda primals, tangents, *, _of=_primitive_of, **parameters: _jvp(
-            _of, primals, tangents, **parameters
-        )
+    rules.register(
+        _primitive_of,
+        types=_types,
+        jvp=functools.partial(_jvp, _primitive_of),
+        transpose=_transpose,
+        batch=_batch,
+        lower=_lower,
+        platforms=allreduce.PLATFORMS,
     )
-    ad.primitive_transposes[_primitive_of] = _transpose
-    batching.fancy_primitive_batchers[_primitive_of] = _batch
-    # Not cacheable: see `allreduce`.
-    mlir.register_lowering(_primitive_of, allreduce.lower_elsewhere, cacheable=False)
-    for _platform in allreduce.PLATFORMS:
-        mlir.register_lowering(
-            _primitive_of,
-            functools.partial(_lower, platform=_platform),
-            platform=_platform,
-            cacheable=False,
-        )

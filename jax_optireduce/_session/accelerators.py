@@ -119,21 +119,27 @@ def host_call(platform: str, wanted: str, kind: str) -> str:
     if wanted == CALLBACK:
         return CALLBACK
     plugins = [plugin for plugin in register() if plugin.platform == platform]
-    refusals = [plugin for plugin in plugins if plugin.refusal]
-    if plugins and not refusals:
+    refused = next((plugin for plugin in plugins if plugin.refusal), None)
+    if plugins and refused is None:
         return HOST_COMPUTATION
-    if platform == "tpu" and refusals and not wanted:
+    if platform == "tpu" and refused and not wanted:
         return CALLBACK
-    reason = (
-        _describe(refusals[0])
-        if refusals
-        else f"this process has not loaded a plug-in of JAX for {platform} "
-        f"({' or '.join(s for s, p in _PLATFORMS.items() if p == platform)}*.so)."
-    )
     raise UsageError(
-        f"{kind} cannot be compiled for {platform}: {reason} Install the plug-in of "
-        "the same release as jax (python -m jax_optireduce doctor examines it), or set "
-        "JAX_OPTIREDUCE_BACKEND=xla: every call then becomes the jax.lax one."
+        f"{kind} cannot be compiled for {platform}: {_reason(refused, platform)} "
+        "Install the plug-in of the same release as jax (python -m jax_optireduce "
+        "doctor examines it), or set JAX_OPTIREDUCE_BACKEND=xla: every call then "
+        "becomes the jax.lax one."
+    )
+
+
+def _reason(refused: Plugin | None, platform: str) -> str:
+    """Returns why calls cannot be compiled: a plug-in refused them, or none exists."""
+    if refused is not None:
+        return _describe(refused)
+    names = [f"{start}*.so" for start, of in _PLATFORMS.items() if of == platform]
+    return (
+        f"this process has not loaded a plug-in of JAX for {platform} "
+        f"({' or '.join(names)})."
     )
 
 

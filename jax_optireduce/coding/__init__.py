@@ -22,8 +22,7 @@ from jax_optireduce import _stats
 from jax_optireduce._argument_types import Tree
 from jax_optireduce._errors import UsageError
 from jax_optireduce._program import allreduce, checks, stage_primitives
-from jax_optireduce._program.call import Call
-from jax_optireduce._program.checks import AxisName
+from jax_optireduce._program.call import AxisName, Call
 from jax_optireduce._session import communicator
 from jax_optireduce._stats import CollectiveStats
 from jax_optireduce.coding import _codes, _words
@@ -144,13 +143,13 @@ class Plan:
         (code, *others) = self.codes
         if others or not isinstance(code, _codes.Repetition):
             raise UsageError(
-                "reassigned: only a plan over one axis with code='repetition' has "
-                "clusters to choose from."
+                "reassigned needs a plan over one axis with code='repetition'; others "
+                "have no clusters to choose from."
             )
         measured = np.asarray(lateness, np.float64)
         if measured.shape != (len(code.matrix),):
             raise UsageError(
-                f"reassigned: lateness must have one value for each of the "
+                f"reassigned needs one value of lateness for each of the "
                 f"{len(code.matrix)} ranks, got the shape {list(measured.shape)}."
             )
         return dataclasses.replace(self, codes=(_codes.spread(code, measured),))
@@ -201,7 +200,7 @@ def plan(
         lates *= len(sizes)
     if len(lates) != len(sizes):
         raise UsageError(
-            f"plan: late must have one value, or one for each of the {len(sizes)} "
+            f"plan needs one value of late, or one for each of the {len(sizes)} "
             f"axes, got {len(lates)}."
         )
     checks.check_choice("code", code, _CODES)
@@ -209,19 +208,18 @@ def plan(
     for size, spare in zip(sizes, lates, strict=True):
         if not 0 <= spare < size:
             raise UsageError(
-                f"plan: of {size} ranks from 0 to {size - 1} may be late, got "
-                f"late={spare}."
+                f"plan permits 0 to {size - 1} late ranks of {size}, got late={spare}."
             )
         make = _codes.repetition if code == "repetition" or spare == 0 else None
         codes.append((make or _codes.cyclic)(size, spare))
     made = Plan(tuple(codes), dataset, batch, seed)
     if batch < 1 or batch % made.parts:
         raise UsageError(
-            f"plan: batch must be a multiple of the {made.parts} parts, got {batch}."
+            f"plan needs a multiple of the {made.parts} parts as batch, got {batch}."
         )
     if dataset < batch:
         raise UsageError(
-            f"plan: the data set must have at least the {batch} examples of a batch, "
+            f"plan needs a data set of at least the {batch} examples of a batch, "
             f"got dataset={dataset}."
         )
     return made
@@ -231,7 +229,7 @@ def _several(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
     values = tuple(given) if isinstance(given, Sequence) else (given,)
     whole = all(isinstance(x, int | np.integer) for x in values)
     if not values or not whole:
-        raise UsageError(f"plan: {name} must be whole numbers, got {given!r}.")
+        raise UsageError(f"plan needs whole numbers as {name}, got {given!r}.")
     return tuple(int(x) for x in values)
 
 
@@ -319,8 +317,8 @@ def combine(
       state: from `start`, or of the last step.
       axis_name: a mapped axis, or the axes of the plan in its order.
       plan: the same on all ranks.
-      step: see `psum`.
-      name: see `psum`.
+      step: see `CallArguments`.
+      name: see `CallArguments`.
 
     Returns:
       The gradient; the state, of which a rank that has missed a step has the `carried`
@@ -475,7 +473,7 @@ def _check_place(call: Call, plan: Plan) -> None:
     sizes = tuple(lax.axis_size(axis) for axis in call.axes)
     if sizes != plan.sizes:
         raise UsageError(
-            f"combine: the axes {call.axes} have the sizes {sizes}, and the plan is "
+            f"combine got the axes {call.axes} of the sizes {sizes}, and the plan is "
             f"for {plan.sizes}."
         )
     if allreduce.is_typed(call.axes):
@@ -493,7 +491,7 @@ def _contribution(
     leaves, treedef = jax.tree.flatten(shapes)
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise UsageError(f"combine: a gradient has the dtype {leaf.dtype}.")
+            raise UsageError(f"combine needs floating gradients, got {leaf.dtype}.")
     ends = np.cumsum([leaf.size for leaf in leaves])
 
     def computed(carried: Any) -> jax.Array:

@@ -73,7 +73,7 @@ def carried_of(words: jax.Array, like: Any) -> Any:
 def _bytes(leaf: jax.Array) -> jax.Array:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise UsageError(
-            f"combine: carried has the dtype {leaf.dtype}; carry the data of a key, "
+            f"combine cannot carry the dtype {leaf.dtype}; carry the data of a key, "
             "jax.random.key_data(key)."
         )
     if leaf.dtype == jnp.bool_:

@@ -298,26 +298,21 @@ def _cause_of(records: Mapping[int, Record], key: Key, started_unix_s: float) ->
     """Returns the cause of one call that is not done."""
     entered = {rank: r.calls[key] for rank, r in records.items() if key in r.calls}
     still = {rank: c for rank, c in entered.items() if c["state"] != "done"}
-    named = {rank for call in still.values() for rank in call["absent"]}
+    named = _named_by(still, "absent")
     absent = {rank for rank, r in records.items() if r.lacks(key, started_unix_s)}
     absent |= named - entered.keys()
-    late = {
-        rank
-        for rank in named & entered.keys()
-        if entered[rank]["started_unix_s"] > started_unix_s + _LATE_S
-    }
-    waits = {rank for call in still.values() for rank in call["waiting_for"]}
+    late = _late(entered, named, started_unix_s)
+    waits = _named_by(still, "waiting_for")
     facts: dict[str, Any] = {
         "key": key,
-        "waiting": sorted(still.keys() - late),
+        "waiting": sorted(still.keys() - late.keys()),
         "elapsed_s": max(call["elapsed_s"] for call in still.values()),
     }
     if absent:
         text = _describe_absent(records, key, absent, still, started_unix_s)
         return Cause("absent", text, ranks=sorted(absent), **facts)
     if late:
-        after_s = max(entered[rank]["started_unix_s"] for rank in late) - started_unix_s
-        after = f"{_phrases.seconds(after_s)} after the others"
+        after = f"{_phrases.seconds(max(late.values()))} after the others"
         text = f"{_phrases.ranks(late)} entered {key} {after}"
         return Cause("late", text, ranks=sorted(late), **facts)
     errors = sorted({call["error"] for call in still.values() if call["error"]})
@@ -329,6 +324,22 @@ def _cause_of(records: Mapping[int, Record], key: Key, started_unix_s: float) ->
         )
         return Cause("data", text, ranks=sorted(waits), **facts)
     return Cause("failed", _describe_failure(key, still, errors), **facts)
+
+
+def _late(
+    entered: Mapping[int, Mapping[str, Any]], named: set[int], started_unix_s: float
+) -> dict[int, float]:
+    """Returns the ranks among `named` that entered a call late: by how many seconds."""
+    after_s = {
+        rank: entered[rank]["started_unix_s"] - started_unix_s
+        for rank in named & entered.keys()
+    }
+    return {rank: s for rank, s in after_s.items() if s > _LATE_S}
+
+
+def _named_by(calls: Mapping[int, Mapping[str, Any]], field: str) -> set[int]:
+    """Returns the ranks in a field of the calls of all ranks."""
+    return {rank for call in calls.values() for rank in call[field]}
 
 
 def _waiting(still: Mapping[int, Mapping[str, Any]]) -> str:

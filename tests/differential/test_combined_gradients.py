@@ -137,7 +137,7 @@ def test_a_plan_for_other_axes_is_an_error():
         out_specs=P(),
         check_vma=False,
     )
-    with pytest.raises(UsageError, match=r"the axes \('a',\) have the sizes \(4,\)"):
+    with pytest.raises(UsageError, match=r"the axes \('a',\) of the sizes \(4,\)"):
         jax.jit(mapped)(_W)
 
 

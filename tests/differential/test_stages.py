@@ -405,7 +405,7 @@ def test_gather_in_a_mode_that_may_lack_data_is_refused_with_the_reason(mode):
     ("how", "message"),
     [
         ({"scatter_dimension": 2}, "scatter_dimension=2, but a leaf has the shape"),
-        ({}, "must have the size of the axis, 4; to divide a larger one write tiled"),
+        ({}, "to have the size of the axis, 4; to divide a larger one write tiled"),
         ({"tiled": True, "scatter_dimension": 1}, "divisible by the 4 ranks"),
         ({"axis_index_groups": [[0, 1], [2, 3]]}, "takes no axis_index_groups"),
     ],
@@ -422,7 +422,7 @@ def test_wrong_arguments_of_a_gather_are_explained():
     gather = jax_optireduce.all_gather
     with pytest.raises(UsageError, match="axis=3, but a leaf has the shape"):
         _mapped(lambda x: gather(x, "dp", axis=3), x)
-    with pytest.raises(UsageError, match="to must be 'varying' or 'invarying'"):
+    with pytest.raises(UsageError, match="needs to='varying' or to='invarying'"):
         _mapped(lambda x: gather(x, "dp", to="reduced"), x)
     with pytest.raises(UsageError, match=r"gather jax\.random\.key_data"):
         _mapped(lambda _: gather(jax.random.key(1), "dp"), x)

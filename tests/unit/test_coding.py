@@ -161,7 +161,7 @@ def test_reassigned_late_ranks_are_in_different_clusters():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"late": 4}, "of 4 ranks from 0 to 3 may be late"),
+        ({"late": 4}, "permits 0 to 3 late ranks of 4"),
         ({"batch": 15}, "a multiple of the 2 parts"),
         ({"dataset": 8}, "at least the 16 examples"),
         ({"late": (1, 1)}, "one value, or one for each of the 1 axes"),

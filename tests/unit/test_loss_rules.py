@@ -95,8 +95,8 @@ def test_the_warning_says_what_to_do(caplog):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"mode": "bounded", "hadamard": "auto"}, "hadamard: only for mode='lossy'"),
-        ({"mode": "exact", "skip_above": 0.1}, "skip_above: only for mode='lossy'"),
+        ({"mode": "bounded", "hadamard": "auto"}, "hadamard needs mode='lossy'"),
+        ({"mode": "exact", "skip_above": 0.1}, "skip_above needs mode='lossy'"),
         ({"hadamard": "yes"}, "True, False, 'auto' or None, got 'yes'"),
         ({"skip_above": 10}, "from 0 to below 1, got 10"),
         ({"skip_above": float("nan")}, "from 0 to below 1, got nan"),
