@@ -46,8 +46,8 @@ class CallArguments(StageArguments, total=False):
         "bounded").
         "exact" has no deadline: it waits for every rank, and a dead rank is an error
         after `Options.peer_timeout_s`. "bounded" ends by the deadline, and adds late
-        data to a later call with the same name: no data is lost, see `drain`. Of three
-        or more processes the others continue after a death while they are a majority:
+        data to a later call with the same name: no data is lost, see `drain`. From
+        three processes on the others continue after a death while they are a majority:
         the sum is then over the others. "agreed" is as "bounded" for contributions, and
         waits for their sums, so that all ranks get the same bits; a dead rank is an
         error. "lossy" ends by the deadline, drops late data, and scales each sum by the

@@ -329,7 +329,7 @@ def _cause_of(records: Mapping[int, Record], key: Key, started_unix_s: float) ->
 def _late(
     entered: Mapping[int, Mapping[str, Any]], named: set[int], started_unix_s: float
 ) -> dict[int, float]:
-    """Returns the ranks among `named` that entered a call late: by how many seconds."""
+    """Returns the delay, in seconds, of each rank among `named` that called late."""
     after_s = {
         rank: entered[rank]["started_unix_s"] - started_unix_s
         for rank in named & entered.keys()

@@ -164,7 +164,7 @@ def test_reassigned_late_ranks_are_in_different_clusters():
         ({"late": 4}, "permits 0 to 3 late ranks of 4"),
         ({"batch": 15}, "a multiple of the 2 parts"),
         ({"dataset": 8}, "at least the 16 examples"),
-        ({"late": (1, 1)}, "one value, or one for each of the 1 axes"),
+        ({"late": (1, 1)}, "one value of late, or one for each of the 1 axes"),
         ({"code": "cyclical"}, "Did you mean 'cyclic'"),
         ({"ranks": 24, "late": 5, "code": "cyclic", "batch": 24}, "sets of missing"),
         ({"ranks": 11, "late": 3, "code": "cyclic", "batch": 11}, "rounding errors"),
