@@ -325,7 +325,7 @@ def main() -> int:
         help="the way of a call",
     )
     args = parser.parse_args()
-    os.environ["JAX_OPTIREDUCE_INTERNAL"] = f"host_call={args.host_call}"
+    os.environ["JAX_OPTIREDUCE_HOST_CALL"] = args.host_call
     with jo.init() as communicator:
         answers = Answers(communicator.rank)
         answers.add("versions", f"jax {jax.__version__}, {jo.__version__}")

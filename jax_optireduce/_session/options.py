@@ -16,9 +16,6 @@ from jax_optireduce._errors import UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
-# Settings that only tests change: see `Internal`.
-_INTERNAL_VARIABLE = f"{ENVIRONMENT_PREFIX}INTERNAL"
-
 # Ways from a program to this package: see `Internal.host_call`.
 DIRECT = "direct"
 HOST_COMPUTATION = "host_computation"
@@ -245,9 +242,9 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Internal:
-    """Settings for the tests of this package, from JAX_OPTIREDUCE_INTERNAL.
+    """Settings for the tests of this package, from JAX_OPTIREDUCE_<FIELD> alone.
 
-    The variable has the form "mismatch_timeout_s=2,host_call=callback".
+    They are no options: they may change without notice.
 
     Attributes:
       datagram_bytes_max: largest UDP payload, in bytes; 0 takes the largest one that
@@ -271,27 +268,23 @@ class Internal:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:
-        """Reads the variable.
+        """Reads the variables.
 
         Raises:
-          UsageError: a name is unknown, or a value does not fit.
+          UsageError: a value does not fit.
         """
-        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         given: dict[str, Any] = {}
-        for item in filter(None, environment.get(_INTERNAL_VARIABLE, "").split(",")):
-            name, _, text = item.partition("=")
-            if name not in kinds:
-                raise UsageError(
-                    f"{_INTERNAL_VARIABLE} has no setting {name!r}: it is for the "
-                    "tests of jax_optireduce. Leave it unset."
-                )
-            given[name] = _parse(f"{_INTERNAL_VARIABLE}: {name}", text, kinds[name])
+        for name, kind in _kinds(cls).items():
+            variable = ENVIRONMENT_PREFIX + name.upper()
+            if variable in environment:
+                value = _parse(variable, environment[variable], kind)
+                given[name] = _checked(name, kind, value)
         return cls(**given)
 
 
-def _kinds() -> dict[str, Any]:
-    """Returns the types of the options, by name."""
-    return {field.name: field.type for field in dataclasses.fields(Options)}
+def _kinds(of: type[Options | Internal] = Options) -> dict[str, Any]:
+    """Returns the types of the options, or of the other settings, by name."""
+    return {field.name: field.type for field in dataclasses.fields(of)}
 
 
 def _checked(name: str, kind: Any, value: Any) -> Any:
@@ -363,11 +356,9 @@ def resolve(
     values = dict(arguments)
     origins = dict.fromkeys(values, "argument")
     known = {ENVIRONMENT_PREFIX + name.upper(): name for name in _kinds()}
-    for variable in sorted(environment):
-        if (
-            not variable.startswith(ENVIRONMENT_PREFIX)
-            or variable == _INTERNAL_VARIABLE
-        ):
+    internal = {ENVIRONMENT_PREFIX + name.upper() for name in _kinds(Internal)}
+    for variable in sorted(environment.keys() - internal):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         if variable not in known:
             raise UsageError(

@@ -15,7 +15,7 @@ _P = PartitionSpec
 
 @pytest.fixture(params=["host_computation", "callback"], autouse=True)
 def way(request, monkeypatch):
-    monkeypatch.setenv("JAX_OPTIREDUCE_INTERNAL", f"host_call={request.param}")
+    monkeypatch.setenv("JAX_OPTIREDUCE_HOST_CALL", request.param)
     with jax_optireduce.init():
         yield request.param
 

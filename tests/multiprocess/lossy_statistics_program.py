@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--deadline-s", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     args = parser.parse_args()
-    os.environ["JAX_OPTIREDUCE_INTERNAL"] = f"datagram_bytes_max={DATAGRAM_BYTES}"
+    os.environ["JAX_OPTIREDUCE_DATAGRAM_BYTES_MAX"] = str(DATAGRAM_BYTES)
     with jax_optireduce.init(
         deadline_s=args.deadline_s,
         # The seed decides the sequence of losses: each rank needs its own.

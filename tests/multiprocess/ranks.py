@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from jax_optireduce._session.options import Internal
-
 _PROGRAMS = Path(__file__).parent / "programs"
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
 
@@ -186,17 +184,8 @@ def _free_port() -> int:
 
 
 def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
-    """Returns the variables of `Options`, and one with all settings of `Internal`."""
-    fields = {field.name for field in dataclasses.fields(Internal)}
-    internal = [f"{name}={x}" for name, x in options.items() if name in fields]
-    variables = {
-        f"JAX_OPTIREDUCE_{name.upper()}": str(x)
-        for name, x in options.items()
-        if name not in fields
-    }
-    if internal:
-        variables["JAX_OPTIREDUCE_INTERNAL"] = ",".join(internal)
-    return variables
+    """Returns the variables of `Options` and `Internal`."""
+    return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
 
 
 def _start_in(

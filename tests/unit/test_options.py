@@ -161,15 +161,20 @@ def test_ranks_must_agree_on_the_protection():
     )
 
 
-def test_settings_of_tests_come_from_one_variable():
-    variables = {"JAX_OPTIREDUCE_INTERNAL": "mismatch_timeout_s=2,host_call=callback"}
+def test_settings_of_tests_come_from_the_environment_alone():
+    variables = {
+        "JAX_OPTIREDUCE_MISMATCH_TIMEOUT_S": "2",
+        "JAX_OPTIREDUCE_HOST_CALL": "callback",
+    }
     resolve({}, variables)
+    with pytest.raises(UsageError, match="host_call"):
+        resolve({"host_call": "callback"}, {})
     assert Internal.read(variables) == Internal(
         mismatch_timeout_s=2.0, host_call="callback"
     )
     assert Internal.read({}) == Internal()
 
 
-def test_setting_that_no_test_has_is_an_error():
-    with pytest.raises(UsageError, match=r"no setting 'incast'.*Leave it unset"):
-        Internal.read({"JAX_OPTIREDUCE_INTERNAL": "incast=1"})
+def test_a_setting_of_tests_with_an_unknown_value_is_an_error():
+    with pytest.raises(UsageError, match=r"host_call must be .*'callback'.*'calback'"):
+        Internal.read({"JAX_OPTIREDUCE_HOST_CALL": "calback"})
