@@ -108,7 +108,7 @@ def psum(
     * Complex numbers and integers other than int32 are errors.
     * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have
       names, not positions.
-    * Devices are CPUs. Programs for GPU and TPU compile, and have not run on devices
+    * Programs compile for CPU, GPU and TPU, and have run on CPUs only
       (docs/accelerators.md); JAX_OPTIREDUCE_BACKEND=xla uses JAX's own collectives.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.

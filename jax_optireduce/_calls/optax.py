@@ -137,8 +137,8 @@ def optax_average_gradients(
         del params
         _check_no_multi_steps(optax.MultiSteps)
         call = checks.checked_call(kind, axis_name, key, mode, wire_format, fast_axis)
-        decided = jnp.asarray(state.safeguards.hadamard)
-        rotate = decided if hadamard == "auto" else hadamard
+        by_votes = jnp.asarray(state.safeguards.hadamard)
+        rotate = by_votes if hadamard == "auto" else hadamard
         reduced = reduce_tree(updates, step, call, specs=specs, rotate=rotate)
         means, stats = reduced.tree, reduced.stats()
         safeguards = state.safeguards

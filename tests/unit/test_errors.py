@@ -70,6 +70,17 @@ _WITH_MODES = [
 ]
 
 
+@pytest.mark.parametrize(
+    "function", [*_WITH_MODES[:4], jax_optireduce.psum_scatter, jax_optireduce.begin]
+)
+def test_a_misspelt_argument_is_an_error_with_its_name(function):
+    _rejects(
+        f"{function.__name__} got an unexpected .*'modes'. Did you mean 'mode'",
+        lambda x: function(x, "dp", modes="exact"),
+        error=TypeError,
+    )
+
+
 def test_positional_axis_is_told_to_use_sum():
     _rejects("the position 0; use x.sum", lambda x: jax_optireduce.psum(x, 0))
 
