@@ -173,8 +173,8 @@ def _local(value: Any) -> Any:
 
 
 def _is_ready(tree: Any) -> bool:
-    arrays: list[Any] = jax.tree.leaves(tree)
-    return all(array.is_ready() for array in arrays if isinstance(array, jax.Array))
+    leaves: list[Any] = jax.tree.leaves(tree)
+    return all(leaf.is_ready() for leaf in leaves if hasattr(leaf, "is_ready"))
 
 
 def _step_times(done: list[_Step]) -> np.ndarray:
