@@ -39,8 +39,8 @@ Status ReadLeaf(std::string_view name, std::string_view dtype, std::span<std::by
                 DeviceCall& call) {
   const std::optional<ElementType> type = ElementTypeNamed(dtype);
   if (!type || leaf.size() % SizeOf(*type) != 0) {
-    return InvalidArgument(Quoted(name) + ": " + std::to_string(leaf.size()) +
-                           " bytes are no leaf of dtype " + Quoted(dtype) + ".");
+    return InvalidArgument("a leaf of " + Quoted(name) + " must consist of numbers of dtype " +
+                           Quoted(dtype) + ", got " + std::to_string(leaf.size()) + " bytes.");
   }
   call.spec.element_type = *type;
   call.spec.elements = leaf.size() / SizeOf(*type);

@@ -31,7 +31,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 Status Invalid(std::string_view name, std::string_view what) {
-  return InvalidArgument(Quoted(name) + ": " + std::string(what));
+  return InvalidArgument("the call of " + Quoted(name) + " is invalid: " + std::string(what));
 }
 
 std::optional<ElementType> ElementTypeOf(ffi::DataType type) {

@@ -53,7 +53,8 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, Collectiv
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto argument = arguments.get<ffi::AnyBuffer>(i);
     if (!argument.has_value()) {
-      return InvalidArgument(Quoted(name) + ": leaf " + std::to_string(i) + " is not an array.");
+      return InvalidArgument("leaf " + std::to_string(i) + " of " + Quoted(name) +
+                             " is not an array.");
     }
     if (Status status = CheckLeaf(name, i, *argument, spec); !status.ok()) return status;
     const auto elements = static_cast<std::uint64_t>(argument->element_count());
@@ -81,7 +82,7 @@ Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> gro
     return read;
   }
   if (token.element_count() != kTokenElements) {
-    return InvalidArgument(Quoted(attributes.name) + ": the result must be a token.");
+    return InvalidArgument("the result of " + Quoted(attributes.name) + " must be a token.");
   }
   const BegunCallsOf of{.collective = static_cast<std::uint32_t>(attributes.salt & 0xFFFFFFFF),
                         .group = call.group,

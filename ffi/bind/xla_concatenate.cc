@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "ffi/base/status.h"
+#include "ffi/bind/status_encoding.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace optireduce {
@@ -24,17 +26,17 @@ ffi::Error Concatenate(ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> 
                       part->dimensions()[0] == dimensions[0] &&
                       part->element_type() == result->element_type();
     if (!fits) {
-      return ffi::Error::InvalidArgument(
-          "the arrays and the result must be [rows, n], of one dtype; array " + std::to_string(i) +
-          " is not.");
+      return EncodeError(
+          InvalidArgument("the arrays and the result must be [rows, n], of one dtype; array " +
+                          std::to_string(i) + " is not."));
     }
     parts.push_back(*part);
     bytes += part->size_bytes();
   }
   if (bytes != result->size_bytes()) {
-    return ffi::Error::InvalidArgument("the arrays have " + std::to_string(bytes) +
+    return EncodeError(InvalidArgument("the arrays have " + std::to_string(bytes) +
                                        " bytes, the result has " +
-                                       std::to_string(result->size_bytes()) + ".");
+                                       std::to_string(result->size_bytes()) + "."));
   }
   auto* to = static_cast<std::byte*>(result->untyped_data());
   for (std::size_t row = 0; row < rows; ++row) {

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include "ffi/base/status.h"
+#include "ffi/bind/status_encoding.h"
 #include "ffi/codec/hadamard.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -20,10 +22,10 @@ ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
   const std::size_t entries = operand.element_count();
   if (!IsHadamardSize(entries) || result->element_count() != entries ||
       result->element_type() != operand.element_type()) {
-    return ffi::Error::InvalidArgument(
+    return EncodeError(InvalidArgument(
         "a bucket to be rotated must have 2^k entries, or a multiple of 1024, and the result as "
         "many of the same dtype; got " +
-        std::to_string(entries) + " and " + std::to_string(result->element_count()) + ".");
+        std::to_string(entries) + " and " + std::to_string(result->element_count()) + "."));
   }
   // If XLA did not alias them.
   if (operand.untyped_data() != result->untyped_data()) {
@@ -37,7 +39,7 @@ ffi::Error InPlace(ffi::AnyBuffer operand, ffi::Result<ffi::AnyBuffer> result,
       transform(std::span(result->typed_data<double>(), entries));
       return ffi::Error::Success();
     default:
-      return ffi::Error::InvalidArgument("a bucket to be rotated must be float32 or float64.");
+      return EncodeError(InvalidArgument("a bucket to be rotated must be float32 or float64."));
   }
 }
 

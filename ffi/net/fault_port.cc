@@ -81,10 +81,9 @@ constexpr std::array<Number, 4> kNumbers = {{
      .set = [](Faults& faults, double value) { faults.seed = static_cast<std::uint64_t>(value); }},
 }};
 
-Status Invalid(const std::string& message) { return InvalidArgument("faults: " + message); }
-
 Status OutOfRange(const std::string& name, double value, const std::string& expected) {
-  return Invalid(name + " must be " + expected + ", got " + std::to_string(value) + ".");
+  return InvalidArgument("the fault " + name + " must be " + expected + ", got " +
+                         std::to_string(value) + ".");
 }
 
 }  // namespace
@@ -93,8 +92,9 @@ Status Faults::Validate() const {
   for (const Fraction& fraction : kFractions) {
     const std::uint32_t ppm = this->*fraction.ppm;
     if (ppm > kMillion) {
-      return Invalid(std::string(fraction.name) + "_ppm must be in [0, 1000000], got " +
-                     std::to_string(ppm) + "; 1000000 affects every datagram.");
+      return InvalidArgument("the fault " + std::string(fraction.name) +
+                             "_ppm must be in [0, 1000000], got " + std::to_string(ppm) +
+                             "; 1000000 affects every datagram.");
     }
   }
   if (delay < Duration::zero() || delay > kDelayMax) {
@@ -119,9 +119,10 @@ Status Faults::Set(const std::string& name, double value) {
   }
   const auto number = std::ranges::find(kNumbers, std::string_view(name), &Number::name);
   if (number == kNumbers.end()) {
-    return Invalid("there is no \"" + name +
-                   "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
-                   "[0, 1]), delay_s, silent_after_s (seconds), lane or seed (whole numbers).");
+    return InvalidArgument(
+        "there is no fault \"" + name +
+        "\"; expected loss, duplicate, reorder, corrupt, truncate (fractions in "
+        "[0, 1]), delay_s, silent_after_s (seconds), lane or seed (whole numbers).");
   }
   const bool fits = value >= 0.0 && value <= number->most;
   if (!fits || (number->whole && std::floor(value) != value)) {

@@ -216,7 +216,7 @@ def test_other_directions_are_left_alone():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lose": 0.1}, 'there is no "lose"; expected loss, duplicate'),
+        ({"lose": 0.1}, 'there is no fault "lose"; expected loss, duplicate'),
         ({"loss": 1.5}, r"loss must be a fraction in \[0, 1\].*got 1.5"),
         ({"reorder": -0.1}, r"reorder must be a fraction in \[0, 1\]"),
         ({"corrupt": math.nan}, r"corrupt must be a fraction in \[0, 1\]"),
