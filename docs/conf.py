@@ -34,7 +34,13 @@ extensions = [
 
 root_doc = "README"
 exclude_patterns = [".*", "build", "dist", "third_party"]
-include_patterns = ["*.md", "docs/**.md", "examples/README.md", "ffi/sim/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "benchmarks/README.md",
+    "examples/README.md",
+    "ffi/sim/README.md",
+]
 
 smartquotes_action = "De"  # Dashes and ellipses; quotes are those of Python.
 
@@ -93,7 +99,8 @@ def _navigation() -> str:
 
 def _kind(name: str) -> str:
     """Returns the kind of a public name: "module", "class" or "function"."""
-    if (ROOT / f"jax_optireduce/{name}.py").is_file():
+    place = ROOT / "jax_optireduce" / name
+    if place.is_dir() or place.with_suffix(".py").is_file():
         return "module"
     return "class" if name.rpartition(".")[2][0].isupper() else "function"
 

@@ -25,8 +25,9 @@ from jax_optireduce._session import signals
 
 # Wait of process 0 after the last announcement of an exit, in seconds.
 # Chosen: after its announcement a process disconnects from the coordination service,
-# which takes some milliseconds, and is aborted if the service ends before that.
-_GRACE_S = 0.3
+# which takes milliseconds, on a busy machine tenths of a second, and is aborted if the
+# service ends before that.
+_GRACE_S = 0.5
 
 # Time after SIGTERM, in seconds, for process 0 to receive the announcements of the
 # others, and the same for the end of JAX, which waits for running programs.

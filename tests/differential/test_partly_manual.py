@@ -139,7 +139,7 @@ def test_a_drain_and_a_resync_work():
         ({"w": _P("nowhere")}, "names the axis 'nowhere'; the axes .* slow, fast"),
         ({"w": _P(None, None, "fast")}, "has 3 dimensions, its leaf .* has 2"),
         ({"v": _P()}, "a prefix of it"),
-        ({"w": "fast"}, "must hold jax.sharding.PartitionSpec"),
+        ({"w": "fast"}, "needs specs of jax.sharding.PartitionSpec"),
     ],
 )
 def test_specs_that_do_not_fit_are_explained(specs, message):
