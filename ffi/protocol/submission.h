@@ -132,8 +132,8 @@ struct Submission {
   CollectiveSpec spec;
   Sequence sequence;
   std::vector<Leaf> leaves;  // together `spec.elements`; valid until the call's CallDone
-  // Of a collective that defers: waits for all data under way to any member, so that none is left
-  // afterwards. A call like any other, which all members must make as a drain.
+  // The call waits for all deferred data under way to any member, so that none is left afterwards.
+  // All members must make it as a drain.
   bool drain = false;
   // The program divides the sums by the number of members.
   bool averages = false;

@@ -42,7 +42,7 @@ struct CallRecord {
   Duration elapsed{};  // its duration at the end
   std::string error;   // first bytes of the error, if the call failed
   CallStats stats;     // meaningful once the call has ended
-  // Of a call open for long: the ranks that it waits for, and those without any data for it.
+  // The ranks that a call that is open for long waits for, and those without any data for it.
   std::vector<Rank> waiting_for;
   std::vector<Rank> absent;
   bool told = false;  // the stall was reported

@@ -122,7 +122,7 @@ struct Header {
   SegmentIndex segment;
   std::uint64_t number = 0;
   std::uint16_t contributors = 0;  // ranks in the sum of a result
-  // Of a contribution: see CallPolicy::SenderInfoFor; of kGaveUp and kMembership: a rank.
+  // In a contribution that of CallPolicy::SenderInfoFor, in kGaveUp and kMembership a rank.
   std::uint16_t sender_info = 0;
 
   friend bool operator==(const Header&, const Header&) = default;
