@@ -196,6 +196,11 @@ std::string FailureDetector::DescribeNarrowPath(Rank rank) const {
   return "";
 }
 
+bool FailureDetector::NeedsAllMembers(const Exchange& exchange) const {
+  const CollectiveSpec& spec = exchange.collective().spec;
+  return exchange.program().submitted() && !membership_.Survives(spec) && !NeedsNoMember(spec);
+}
+
 std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string& why) {
   std::vector<Verdict> verdicts;
   std::vector<Verdict> over;
@@ -203,8 +208,7 @@ std::vector<Verdict> FailureDetector::FindUnserved(Rank rank, const std::string&
     Exchange& exchange = open.exchange;
     const CollectiveSpec& spec = exchange.collective().spec;
     const auto member = exchange.collective().MemberOf(rank);
-    const bool needed = !membership_.Survives(spec) && !NeedsNoMember(spec);
-    if (!member || !needed || !exchange.program().submitted()) continue;
+    if (!member || !NeedsAllMembers(exchange)) continue;
     const bool served = exchange.sender().Served(*member);
     const Status error(
         StatusCode::kUnavailable,

@@ -102,6 +102,8 @@ class FailureDetector {
   PeerLoss DropPeerInCalls(Instant now, const Peer& peer);
   // Nothing is dropped yet: the members will agree on who takes part.
   bool Keeps(const CollectiveSpec& spec, const Peer& peer) const;
+  // The program has made the call, which fails or waits without any of its members.
+  bool NeedsAllMembers(const Exchange& exchange) const;
   // The call cannot be completed without the member.
   bool NeedsGone(const Exchange& exchange, const Peer& peer, MemberIndex gone) const;
   // Only the peer had opened the call, which will never be made here.
