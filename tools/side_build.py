@@ -42,7 +42,7 @@ def build(
     cmake = shutil.which("cmake", path=path) or "cmake"
     configure = [cmake, "-G", "Ninja", "-S", source / "ffi", "-B", folder, *options]
     configure += ["-DOPTIREDUCE_TESTING=ON", f"-DPython_EXECUTABLE={sys.executable}"]
-    targets = ["_native", "optireduce_testing", *programs]
+    targets = ["_native", "optireduce_testing", "optireduce_fake_plugin", *programs]
     for command in (configure, [cmake, "--build", folder, "--target", *targets]):
         environment = {**os.environ, "PATH": path}
         subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
@@ -60,7 +60,7 @@ def make_package(built: Path, folder: Path, source: Path = ROOT) -> dict[str, st
     (package / "bin").mkdir(exist_ok=True)
     for module in built.glob("_native.*.so"):
         shutil.copy2(module, package / module.name)
-    for module in (built / "native").glob("optireduce_testing.*.so"):
+    for module in (built / "native").glob("*optireduce_*.so"):
         shutil.copy2(module, folder / module.name)
     if (built / "optireduce_simulate").exists():
         shutil.copy2(built / "optireduce_simulate", package / "bin")
