@@ -42,7 +42,7 @@ struct SimCallRecord {
     std::uint16_t live = 0;  // members
   };
   std::vector<std::optional<Part>> parts;
-  // One for each lane: its part was over before; what it gave is part of a later call.
+  // One for each lane: its part was over before, and its contribution joins a later call.
   std::vector<bool> owed;
   std::uint64_t hash = 0;  // hash of the leaves when the call was done
 

@@ -1,4 +1,4 @@
-"""Bounded calls of three ranks or more: one that was absent skips what it missed.
+"""Bounded calls of three ranks or more: a rank that was absent skips missed calls.
 
 Steps take a tenth of a second. `call` takes positions, as programs count.
 """
