@@ -55,8 +55,7 @@ def test_the_first_program_of_the_readme_runs(tmp_path):
     (_, install), (_, program), (_, command), (_, shown), *_ = _blocks("README.md")
     (tmp_path / "train.py").write_text(program)
     lines = _run(command, tmp_path).splitlines()
-    assert len(lines) == 3
-    assert {_shape(line) for line in lines} == {_shape(shown.strip())}
+    assert sorted(map(_shape, lines)) == sorted(map(_shape, shown.splitlines()))
     assert len({line.split()[-1] for line in lines}) == 1, "the ranks have other losses"
     assert "pip install ." in install
 
