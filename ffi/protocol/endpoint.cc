@@ -371,14 +371,17 @@ bool Endpoint::HandleAnnouncement(Instant now, const Header& header,
 void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& collective,
                                const std::string& why) {
   if (header.kind == DatagramKind::kGaveUp) {
-    if (OutlivesMembers(collective.spec)) collective.Origin().numbers.RecordGivenUp(header.call);
+    if (OutlivesMembers(collective.spec))
+      collective.Origin().drain_number.RecordGivenUp(header.call);
     return lifecycle_.Apply(now, mismatch_.HandleGivenUp(now, header, collective, why));
   }
   const Sequence sequence = header.call.sequence;
   if (header.kind == DatagramKind::kDraining) {
-    CallNumbers& numbers = collective.Origin().numbers;
-    numbers.RecordDraining(header.source, sequence);
-    if ((header.flags & kFlagBegun) != 0) numbers.RecordBegun(sequence);
+    DrainNumber& number = collective.Origin().drain_number;
+    number.RecordWaiting(header.source, sequence);
+    if ((header.flags & kFlagBegun) != 0) number.RecordBegun(sequence);
+    if (collective.presence != nullptr && number.Least(header.source))
+      collective.presence->RecordDrain(header.source);
     return;
   }
   const MemberIndex from = *collective.MemberOf(header.source);
@@ -391,6 +394,7 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
     CallPolicy::RecordReturn(now, collective, from, sequence);
     return gate_.HandleReturn(collective, from, sequence);
   }
+  collective.RecordPresent(from, sequence);
   auto& announced = collective.announced_at[from.index()];
   if (!announced) announced = {.at = now, .sequence = sequence};
   if (header.kind == DatagramKind::kWaiting)

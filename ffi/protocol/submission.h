@@ -143,8 +143,6 @@ struct Submission {
   Duration pending_for{};
   // Numbers that the call skips (CallNumbers); `sequence` is then its number, not its position.
   std::uint32_t skipped = 0;
-  // The others have ended, or wait in a drain: it is over before it begins.
-  bool passed = false;
   std::uint64_t token = 0;   // returned in CallDone
   std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint
 };

@@ -59,9 +59,11 @@ void Checker::PartDone(Instant now, Rank rank, std::uint16_t lane, std::uint64_t
   ++(part.status.ok() ? seen.completed : seen.failed);
   if (!part.status.ok()) return;
   record->owed[lane] = part.stats.missing_results == 1 && part.stats.in_flight == 1;
-  const SimCallRecord::Part ended{.number = part.stats.number, .live = part.stats.live};
+  const SimCallRecord::Part ended{
+      .number = part.stats.number, .live = part.stats.live, .passed = part.stats.passed};
   for (const auto& other : record->parts) {
     if (!other || other->number != ended.number || other->live == ended.live) continue;
+    if (other->passed || ended.passed) continue;
     return Fail(now, rank,
                 "the part on lane " + std::to_string(lane) + " of " + record->Name() + " has " +
                     std::to_string(ended.live) + " live members, another part " +

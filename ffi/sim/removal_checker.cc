@@ -146,7 +146,7 @@ void RemovalChecker::CheckLive(Instant now, std::size_t collective) {
     if (record.call.collective != collective || !record.live) continue;
     if (!Has(log_.last_view(), record.rank)) continue;
     for (const auto& part : record.parts) {
-      if (!part) continue;
+      if (!part || part->passed) continue;
       const auto first = live.try_emplace(part->number, Live{record.rank, part->live}).first;
       if (first->second.members == part->live) continue;
       return log_.Fail(now, record.rank,
@@ -214,6 +214,11 @@ bool RemovalChecker::MayBeLost(Rank rank, SimCall call, const GoneOwners& owners
       std::ranges::find(calls, call.index, [](auto* each) { return each->call.index; });
   // One that failed is anywhere.
   if (made == calls.end()) return !owners.empty();
+  // The contribution to a call that a rank has passed goes with its next one.
+  if (std::ranges::any_of((*made)->parts, [](const auto& part) { return part && part->passed; })) {
+    const auto next = std::next(made);
+    if (next != calls.end() && MayBeLost(rank, (*next)->call, owners)) return true;
+  }
   // True if the part of the call with the owner's element had so many members.
   const auto is_of = [](const SimCallRecord& each, const GoneOwner& owner) {
     return each.parts[owner.lane] && each.parts[owner.lane]->live == owner.members;

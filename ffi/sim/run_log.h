@@ -40,6 +40,7 @@ struct SimCallRecord {
   struct Part {
     Sequence number;
     std::uint16_t live = 0;  // members
+    bool passed = false;     // it was over before it began: no part of other ranks has its number
   };
   std::vector<std::optional<Part>> parts;
   // One for each lane: its part was over before, and its contribution joins a later call.

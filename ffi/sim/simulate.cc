@@ -432,14 +432,23 @@ void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
   ForEachLane(rank, [&](Rank node) { Drive(node); });
 }
 
+// The end of a call, as the trace shows it.
+static std::string Describe(const CallStats& stats) {
+  return "call " + std::to_string(stats.number.value()) + ", skipped " +
+         std::to_string(stats.skipped) + ", missing contributions " +
+         std::to_string(stats.missing_contributions) + ", results " +
+         std::to_string(stats.missing_results) + (stats.passed ? ", passed" : "");
+}
+
 bool Simulation::TakeEvents(Rank node) {
   const Rank rank = RankOf(scenario_, node);
   CallParts& parts = parts_[rank.index()];
   bool any = false;
   while (const std::optional<CallDone> part = host(node).endpoint->PollEvent()) {
     any = true;
-    trace_.Act(now_, node, part->status.ok() ? "completes" : "fails", part->token,
-               part->status.message());
+    const bool ok = part->status.ok();
+    trace_.Act(now_, node, ok ? "completes" : "fails", part->token,
+               ok ? Describe(part->stats) : part->status.message());
     checker_.PartDone(now_, rank, LaneOf(scenario_, node), parts.CallOf(part->token), *part);
     if (!checker_.failure().empty()) break;
     const std::optional<CallDone> done = parts.End(*part);

@@ -241,7 +241,37 @@ def test_the_wait_ends_after_two_steps_in_which_the_others_waited_for_the_rank()
     assert session.last(0) is None
     session.run(DEADLINE_S + 2 * EXCHANGE_S)
     assert session.last(0).error == ""
-    assert session.last(0).number == 6
+    assert session.last(0).passed
+
+
+def test_what_a_rank_passes_joins_its_next_call():
+    session = absent(3)
+    session.make(0)
+    while session.last(0) is None:
+        session.run(EXCHANGE_S)
+    assert session.last(0).passed
+    assert session.last(0).skipped == 0
+    # It waits in one of eight calls or more.
+    for _ in range(8):
+        session.make(0)
+        session.run(EXCHANGE_S)
+        session.step(1, 2)
+        if not session.last(0).passed:
+            break
+    assert session.last(0).missing_contributions == 0
+    session.step(0, 1, 2)
+    for rank in range(3):
+        np.testing.assert_array_equal(session.got(rank), session.given())
+
+
+def test_a_rank_that_passes_calls_until_its_drain_loses_nothing():
+    session = absent(3)
+    for _ in range(3):
+        session.make(0)
+        while session.last(0) is None:
+            session.run(EXCHANGE_S)
+        assert session.last(0).passed
+    session.drain_all()
 
 
 def test_a_rank_that_waits_in_vain_waits_in_few_of_its_calls():
@@ -300,6 +330,81 @@ def test_the_time_of_the_wait_is_part_of_the_call():
     session.make(1, 2)
     session.run(EXCHANGE_S)
     assert session.last(0).elapsed >= STEP_S / 2
+
+
+# ---- Steps with several collectives.
+
+LOSS = {"name": "loss", "fingerprint": 2}
+
+
+class TwoNames(Steps):
+    """Ranks that call two collectives in each step: gradients, and a loss."""
+
+    def loss(self, *ranks):
+        for rank in ranks:
+            at = self.position[rank] - 1
+            values = np.ones(300, np.float32)
+            assert self.submit(rank, values, token=1000 + at, sequence=at, **LOSS) == ""
+
+    def loss_of(self, rank):
+        return self.done[rank].get(1000 + self.position[rank] - 1)
+
+    def both(self, *ranks):
+        self.step(*ranks)
+        self.loss(*ranks)
+        self.run(STEP_S + DEADLINE_S)
+
+
+def test_an_absence_costs_one_deadline_in_all_collectives_of_a_step():
+    session = TwoNames()
+    for _ in range(3):
+        session.both(0, 1, 2)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(1) is None, "the first call waits for it"
+    session.run(DEADLINE_S)
+    for _ in range(3):
+        session.loss(1, 2)
+        session.run(EXCHANGE_S)
+        assert session.loss_of(1).missing_contributions > 0
+        session.make(1, 2)
+        session.run(EXCHANGE_S)
+        assert session.last(1).missing_contributions > 0
+
+
+def test_a_rank_that_is_back_in_one_collective_is_waited_for_in_all():
+    session = TwoNames()
+    for _ in range(3):
+        session.both(0, 1, 2)
+    for _ in range(3):
+        session.both(1, 2)
+    session.make(0)
+    session.run(EXCHANGE_S)
+    session.make(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.last(0).missing_contributions == 0
+    session.loss(1, 2)
+    session.run(EXCHANGE_S)
+    assert session.loss_of(1) is None
+    session.loss(0)
+    session.run(EXCHANGE_S)
+    for rank in range(3):
+        # The process of rank 0 does not wait for its program in its own shard.
+        assert session.loss_of(rank).missing_contributions < 0.2
+
+
+def test_a_drain_of_one_collective_lets_the_calls_of_all_pass():
+    session = TwoNames()
+    for _ in range(3):
+        session.both(0, 1, 2)
+    session.both(1, 2)
+    session.make(1, 2, drain=True)
+    session.run(EXCHANGE_S)
+    session.make(0)
+    session.run(JUST_S)
+    session.loss(0)
+    session.run(JUST_S)
+    assert session.loss_of(0).passed
 
 
 # ---- Drains.

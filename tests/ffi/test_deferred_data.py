@@ -27,15 +27,15 @@ def test_late_results_join_a_bucket_once():
 
 def test_a_late_bucket_is_kept_for_the_owners_and_is_zero():
     data = made()
-    assert data.submit_late([1.0, 2.0, 3.0]) == [0.0, 0.0, 0.0]
-    data.submit_late([10.0, 20.0, 30.0])
+    assert data.defer_all([1.0, 2.0, 3.0]) == [0.0, 0.0, 0.0]
+    data.defer_all([10.0, 20.0, 30.0])
     assert [data.pop_deferred(owner) for owner in (1, 2)] == [22.0, 33.0]
     assert data.pop_deferred(1) is None
 
 
 def test_the_data_for_a_member_that_is_gone_joins_a_bucket_instead():
     data = made()
-    data.submit_late([1.0, 2.0, 3.0])
+    data.defer_all([1.0, 2.0, 3.0])
     assert data.move_deferred_sends(2, [0.0, 0.0, 0.5]) == [0.0, 0.0, 3.5]
     assert data.pop_deferred(2) is None
     assert data.pop_deferred(1) == 2.0
@@ -44,7 +44,7 @@ def test_the_data_for_a_member_that_is_gone_joins_a_bucket_instead():
 def test_late_bytes_are_those_that_no_call_has_had():
     data = made()
     assert data.late_bytes == 0
-    data.submit_late([1.0, 2.0, 3.0])
+    data.defer_all([1.0, 2.0, 3.0])
     # The part of this rank is a late contribution, the others are deferred sends.
     assert data.late_bytes == MEMBERS * FLOAT
     data.pop_deferred(1)

@@ -45,8 +45,8 @@ class TestDeferredData {
     return bucket;
   }
   // Submits a bucket to a call that is over, and returns the bucket.
-  std::vector<float> SubmitLate(std::vector<float> bucket) {
-    data_.SubmitLate(ViewOf(bucket));
+  std::vector<float> DeferAll(std::vector<float> bucket) {
+    data_.DeferAll(ViewOf(bucket));
     return bucket;
   }
   // The deferred contribution to the owner, which is taken out.
@@ -109,7 +109,7 @@ void Bind(nb::module_& m) {
       .def("add_late_result", &TestDeferredData::AddLateResult)
       .def("add_late_contribution", &TestDeferredData::AddLateContribution)
       .def("move_late_results", &TestDeferredData::MoveLateResults)
-      .def("submit_late", &TestDeferredData::SubmitLate)
+      .def("defer_all", &TestDeferredData::DeferAll)
       .def("pop_deferred", &TestDeferredData::PopDeferred)
       .def("move_deferred_sends", &TestDeferredData::MoveDeferredSends)
       .def("note_missed", &TestDeferredData::RecordMissed)

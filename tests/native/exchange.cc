@@ -38,7 +38,9 @@ class TestCalls {
       : collective_(CollectiveId(1), collective.ToSpec(), MemberIndex(self), sizeof(float)),
         order_(TarSendOrder(collective_.layout.members(), MemberIndex(self))),
         late_budget_(late_budget),
-        goes_on_(goes_on) {}
+        goes_on_(goes_on) {
+    if (OutlivesMembers(collective_.spec)) collective_.presence = &presence_;
+  }
 
   void Open(std::uint32_t sequence, double now, bool drain) {
     EndpointOptions options;
@@ -144,6 +146,7 @@ class TestCalls {
   }
 
   BufferPool pool_;
+  Presence presence_;
   optireduce::Collective collective_;
   std::vector<MemberIndex> order_;
   double late_budget_;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "ffi/base/check.h"
 #include "ffi/codec/reduce.h"
@@ -58,6 +59,32 @@ void SegmentStore::Replace(SegmentIndex segment, std::span<const std::byte> byte
 
 void SegmentStore::Remove(SegmentIndex segment) {
   if (held_.Erase(Within(segment)) && empty()) memory_ = Buffer();
+}
+
+void SegmentStore::TakeFrom(const BucketView& bucket) {
+  std::vector<std::byte> scratch(layout_->LargestSegmentBytes());
+  for (const SegmentIndex segment : layout_->Segments()) {
+    const ByteRange range = layout_->Segment(segment);
+    Add(segment, bucket.Read(range, scratch));
+    bucket.Zero(range);
+  }
+}
+
+std::uint64_t SegmentStore::MoveTo(const BucketView& bucket, SegmentIndex first,
+                                   std::uint32_t segments) {
+  if (empty()) return 0;
+  std::vector<std::byte> scratch(layout_->LargestSegmentBytes());
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < segments && !empty(); ++i) {
+    const SegmentIndex segment(first.value() + i);
+    if (!Contains(segment)) continue;
+    const ByteRange range = layout_->Segment(segment);
+    Add(segment, bucket.Read(range, scratch));
+    bucket.Write(range.offset, Get(segment));
+    Remove(segment);
+    bytes += range.bytes;
+  }
+  return bytes;
 }
 
 void SegmentStore::Clear() {

@@ -12,6 +12,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/codec/element_type.h"
 #include "ffi/protocol/bucket/bucket_layout.h"
+#include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 
 namespace optireduce {
@@ -33,6 +34,10 @@ class SegmentStore {
   // Needs Contains(segment).
   void Replace(SegmentIndex segment, std::span<const std::byte> bytes);
   void Remove(SegmentIndex segment);
+  // Adds all segments of the bucket, which is zero then.
+  void TakeFrom(const BucketView& bucket);
+  // Adds the segments [first, first + segments) to the bucket instead; returns the bytes of these.
+  std::uint64_t MoveTo(const BucketView& bucket, SegmentIndex first, std::uint32_t segments);
   void Clear();
 
  private:

@@ -158,13 +158,18 @@ bool CallPolicy::Straggles(MemberIndex member) const {
   return retains() && !drain_ && timing_->straggles(member);
 }
 
+bool CallPolicy::Absent(MemberIndex member) const {
+  if (LosesLate()) return collective_.attendance.Absent(member);
+  if (drain_ || !OutlivesMembers(collective_.spec) || !deferred_->goes_on()) return false;
+  const Presence& presence = *collective_.presence;
+  if (member != collective_.self) return presence.Absent(collective_.RankOf(member));
+  return presence.self_absent() || collective_.HasSkippedCallBefore(sequence_);
+}
+
 std::vector<MemberIndex> CallPolicy::FindAbsent() const {
-  const bool goes_on = OutlivesMembers(collective_.spec) && !drain_ && deferred_->goes_on();
   std::vector<MemberIndex> absent;
   for (const MemberIndex member : collective_.layout.Members()) {
-    const bool missed = LosesLate() ? collective_.attendance.Absent(member)
-                                    : goes_on && collective_.HasMissedCallBefore(sequence_, member);
-    if (missed) absent.push_back(member);
+    if (Absent(member)) absent.push_back(member);
   }
   // If most of the members are absent, they set the pace of the job.
   const bool few = 2 * absent.size() < collective_.layout.members();

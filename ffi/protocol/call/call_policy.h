@@ -123,11 +123,11 @@ class CallPolicy {
   bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   bool Straggles(MemberIndex member) const;
   // The members, this rank included, whose contributions the call does not wait for until something
-  // of them comes: their programs were absent from the calls before it.
+  // of them comes: their programs have missed calls before it.
   std::vector<MemberIndex> FindAbsent() const;
   // An absent member whose process makes its sums: they are waited for.
   bool Serves(MemberIndex absent) const {
-    return retains() && deferred_->CompleteBefore(absent, sequence_) > 0;
+    return retains() && collective_.presence->Serves(collective_.RankOf(absent));
   }
 
   // ---- What happens with a segment that comes late?
@@ -175,6 +175,7 @@ class CallPolicy {
   LatePolicy policy_of_last_stage() const {
     return policy(HasAllGather(collective_.spec) ? Stage::kAllGather : Stage::kReduceScatter);
   }
+  bool Absent(MemberIndex member) const;
   // When the sender of the segment began its stage; not before the opening.
   Instant BeganAt(Instant now, const Header& header) const;
 

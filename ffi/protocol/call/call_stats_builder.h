@@ -50,6 +50,8 @@ class CallStatsBuilder {
     // A rank that owns nothing gets no contributions, which alone tell the slowest member.
     if (collective_.layout.SegmentsOf(collective_.self) > 0) FindLatest(submitted_at, now);
   }
+  // Nothing of the member's contribution has come.
+  bool Absent(MemberIndex member) const { return arrivals_.Absent(member); }
   // The fractions of the result that are missing.
   void FindMissing();
 

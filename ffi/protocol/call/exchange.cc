@@ -42,6 +42,7 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   // After the close contributions are of use only if they may be late.
   if (policy_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   policy_.Submit(now, in_order);
+  if (!reduce_scatter_.closed()) RecordSelf(/*takes_part=*/true);
   all_gather_.Submit(now, submission.quorum);
   sender_.RelaySums(FindRelays());
   reduce_scatter_.Submit(now, bucket_);
@@ -116,6 +117,27 @@ void Exchange::Retire() {
   if (!policy_.retains()) return;
   for (const MemberIndex member : collective_.others) {
     collective_.deferred->RecordResults(member, sequence_, all_gather_.NotReceived(member) == 0);
+  }
+  RecordPresence();
+}
+
+void Exchange::RecordSelf(bool takes_part) {
+  if (collective_.presence != nullptr) collective_.presence->RecordSelf(takes_part);
+}
+
+void Exchange::RecordPresence() {
+  // Calls need not end in their order.
+  if (collective_.presence == nullptr || collective_.submitted != sequence_) return;
+  Presence& presence = *collective_.presence;
+  for (const MemberIndex member : collective_.others) {
+    const Rank rank = collective_.RankOf(member);
+    if (all_gather_.NotReceived(member) > 0) {
+      presence.RecordMissedSums(rank, collective_.place);
+    } else if (collective_.layout.SegmentsOf(member) > 0) {
+      presence.RecordSums(rank, collective_.place);
+    }
+    const bool owns = collective_.layout.SegmentsOf(collective_.self) > 0;
+    if (owns && report_.Absent(member)) presence.RecordMissed(rank, collective_.place);
   }
 }
 
@@ -261,6 +283,7 @@ bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
   if (expires && policy_.ClosesInTurns()) reduce_scatter_.BeginClosing();
+  if (expires && program_.uncalled()) RecordSelf(/*takes_part=*/false);
   if (now >= policy_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {
@@ -281,6 +304,7 @@ bool Exchange::ExpireCall(Instant now) {
 }
 
 void Exchange::CloseReduceScatter(Instant now, StageExit exit) {
+  if (program_.uncalled()) RecordSelf(/*takes_part=*/false);
   reduce_scatter_.Close();
   EndStage(now, Stage::kReduceScatter, exit);
   PlaceSums(now);

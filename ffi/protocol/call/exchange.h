@@ -179,6 +179,9 @@ class Exchange {
   void CloseReduceScatter(Instant now, StageExit exit);
   void EndService();
   void EndStage(Instant now, Stage stage, StageExit exit);
+  // At the end: which members have taken part.
+  void RecordPresence();
+  void RecordSelf(bool takes_part);
   void Retire();
   void Report(Instant now, bool ok);
 

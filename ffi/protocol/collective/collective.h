@@ -16,10 +16,12 @@
 #include "ffi/base/time.h"
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/collective/attendance.h"
-#include "ffi/protocol/collective/call_numbers.h"
 #include "ffi/protocol/collective/deferred_data.h"
+#include "ffi/protocol/collective/drain_number.h"
 #include "ffi/protocol/collective/format_controller.h"
 #include "ffi/protocol/collective/given_up.h"
+#include "ffi/protocol/collective/others_calls.h"
+#include "ffi/protocol/collective/presence.h"
 #include "ffi/protocol/deadline/call_timing.h"
 #include "ffi/protocol/submission.h"
 
@@ -103,21 +105,29 @@ struct Collective {
     kVoid,  // no member that is left had called it: its data does not count
   };
   FinalDrain final_drain = FinalDrain::kNone;
+  // The program of this rank makes the call.
+  void RecordSubmitted(Sequence sequence) {
+    submitted = sequence;
+    if (presence != nullptr) place = presence->Call();
+  }
+  // The program of this rank has made calls, and not the one directly before `call`.
+  bool HasSkippedCallBefore(Sequence call) const {
+    return submitted && submitted->value() + 1 < call.value();
+  }
   // `member` has shown that its program has made the call.
   void RecordCalled(Instant now, MemberIndex member, Sequence sequence) {
     std::optional<Sign>& newest = newest_call[member.index()];
     const bool newer = !newest || sequence > newest->sequence;
     if (!newer || sequence == kFinalDrain) return;
     newest = {.at = now, .sequence = sequence};
-    Origin().numbers.RecordCalled(now, RankOf(member), sequence);
+    Origin().drain_number.RecordCalled(RankOf(member), sequence);
+    Origin().others_calls.Record(now, sequence);
   }
-  // The member has made a call of the collective, and not the one directly before `call`.
-  bool HasMissedCallBefore(Sequence call, MemberIndex member) const {
-    const std::optional<Sign>& sign = newest_call[member.index()];
-    const std::optional<Sequence> newest = member == self ? submitted
-                                           : sign         ? std::optional(sign->sequence)
-                                                          : std::nullopt;
-    return newest && newest->value() + 1 < call.value();
+  // It takes part in the newest call of this rank, or in a later one; in others it is late.
+  void RecordPresent(MemberIndex member, Sequence sequence) {
+    if (presence == nullptr || sequence == kFinalDrain) return;
+    if (submitted && sequence < *submitted) return;
+    presence->RecordCall(RankOf(member), submitted == sequence ? place : presence->newest());
   }
   // The first of the chain of successors: the collective as the program makes it.
   const Collective& Origin() const {
@@ -136,7 +146,14 @@ struct Collective {
   // The calls that each member has given up, this rank included.
   std::map<MemberIndex, GivenUpCalls> given_up;
   Attendance attendance;  // unused unless late data is dropped
-  CallNumbers numbers;    // unused unless it is the origin
+  // Shared by all collectives that continue without members that are late; null for others.
+  Presence* presence = nullptr;
+  Presence::Place place = 0;  // the place of the call `submitted`
+  // Unused unless it is the origin.
+  OthersCalls others_calls;
+  DrainNumber drain_number;
+  Owned<SegmentStore> passed;    // contributions to calls that this rank has passed, for the next
+  std::uint32_t outlasting = 0;  // calls that this rank has made after a member had left
 };
 
 }  // namespace optireduce

@@ -29,32 +29,19 @@ DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, Element
   scratch_.resize(layout.LargestSegmentBytes());
 }
 
-std::uint64_t DeferredData::Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
-                                 std::uint32_t segments) {
+std::uint64_t DeferredData::MoveLateResults(const BucketView& bucket) {
+  return late_results_.MoveTo(bucket, SegmentIndex(0), layout_.segments());
+}
+
+std::uint64_t DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& bucket) {
   std::uint64_t bytes = 0;
-  for (std::uint32_t i = 0; i < segments && !store.empty(); ++i) {
-    const SegmentIndex segment(first.value() + i);
-    if (!store.Contains(segment)) continue;
-    const ByteRange range = layout_.Segment(segment);
-    store.Add(segment, bucket.Read(range, scratch_));
-    bucket.Write(range.offset, store.Get(segment));
-    store.Remove(segment);
-    bytes += range.bytes;
+  for (SegmentStore* store : {&sending(Stage::kReduceScatter, to).deferred_sends, &errors_}) {
+    bytes += store->MoveTo(bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
   }
   return bytes;
 }
 
-std::uint64_t DeferredData::MoveLateResults(const BucketView& bucket) {
-  return Move(late_results_, bucket, SegmentIndex(0), layout_.segments());
-}
-
-void DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& bucket) {
-  for (SegmentStore* store : {&sending(Stage::kReduceScatter, to).deferred_sends, &errors_}) {
-    Move(*store, bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
-  }
-}
-
-void DeferredData::SubmitLate(const BucketView& bucket) {
+void DeferredData::DeferAll(const BucketView& bucket) {
   for (const SegmentIndex segment : layout_.Segments()) {
     const ByteRange range = layout_.Segment(segment);
     const MemberIndex owner = layout_.OwnerOf(segment);

@@ -57,9 +57,8 @@ class DeferredData {
   // Bytes that no call has had yet: late or missing data, and deferred sends.
   std::uint64_t LateBytes() const;
 
-  // The program makes a call that is over everywhere: its contributions become deferred sends, and
-  // its bucket is zero.
-  void SubmitLate(const BucketView& bucket);
+  // Makes deferred sends of a contribution. The bucket is zero then.
+  void DeferAll(const BucketView& bucket);
 
   // ---- Data for a peer.
   struct Sending {
@@ -71,8 +70,9 @@ class DeferredData {
   std::unique_ptr<SegmentStore> PopDeferredSends(Stage stage, MemberIndex to);
   // The peer is gone: only contributions that it was never sent are retained.
   void DropPeer(MemberIndex peer);
-  // Adds the deferred contributions to `to`, and their errors, to the bucket instead.
-  void MoveDeferredSends(MemberIndex to, const BucketView& bucket);
+  // Adds the deferred contributions to `to`, and their errors, to the bucket instead; returns the
+  // bytes of these.
+  std::uint64_t MoveDeferredSends(MemberIndex to, const BucketView& bucket);
 
   // ---- Peers that are behind.
   // The peer lacks data that is more than max_lag calls older than `call`: the call must not end
@@ -113,9 +113,6 @@ class DeferredData {
     std::optional<Sequence> complete_since;
   };
   bool Lags(const Peer& peer, Sequence call) const;
-  // Returns the bytes of the segments that it touched.
-  std::uint64_t Move(SegmentStore& store, const BucketView& bucket, SegmentIndex first,
-                     std::uint32_t segments);
 
   const BucketLayout& layout_;
   MemberIndex self_;

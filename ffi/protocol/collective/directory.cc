@@ -1,6 +1,7 @@
 #include "ffi/protocol/collective/directory.h"
 
 #include "ffi/base/check.h"
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
@@ -32,6 +33,7 @@ Result<Collective*> Directory::FindOrAdd(const CollectiveSpec& spec) {
       std::make_unique<Collective>(id, spec, *self, SegmentBytesMax(spec, payload_bytes_max_),
                                    OwnersOf(spec, id, shard_bytes_min_));
   collective->bucket_id = BucketOf(spec);
+  if (OutlivesMembers(spec)) collective->presence = &presence_;
   Collective* learnt = collective.get();
   by_id_.emplace(id, std::move(collective));
   by_name_[spec.name].push_back(learnt);

@@ -47,6 +47,7 @@ class Directory {
   Rank rank_;
   std::size_t payload_bytes_max_;
   std::size_t shard_bytes_min_;
+  Presence presence_;
   std::map<CollectiveId, std::unique_ptr<Collective>> by_id_;
   std::map<std::string, std::vector<Collective*>, std::less<>> by_name_;
 };

@@ -8,8 +8,15 @@
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
+namespace {
+
+// The highest number of a call, which is in the newest view.
+constexpr Sequence kLastCall(kFinalDrain.value() - 1);
+
+}  // namespace
 
 void CallGate::Add(Instant now, Submission submission, std::optional<Status> given_up) {
+  catch_up_.Call(submission);
   pending_.push_back(
       {.submission = std::move(submission), .since = now, .given_up = std::move(given_up)});
 }
@@ -47,7 +54,8 @@ CallGate::Pass CallGate::StartPending(Instant now) {
         pending_[i].given_up
             ? catch_up_.FindGivenUp(origin, next)
             : catch_up_.Find(now, pending_[i].since, pending_[i].number, origin, next);
-    Result<Collective*> in_view = CollectiveInView(origin, turn.number);
+    // A call that is over has no members of its own.
+    Result<Collective*> in_view = CollectiveInView(origin, turn.over() ? kLastCall : turn.number);
     if (in_view.ok() && MustWait(now, pending_[i], turn, origin, *in_view.value(), pass)) {
       waiting.push_back(origin.id);
       ++i;
@@ -58,7 +66,6 @@ CallGate::Pass CallGate::StartPending(Instant now) {
     pass.started = true;
     if (in_view.ok()) {
       Begin(now, std::move(pending), turn, origin, *in_view.value());
-      origin.submitted = turn.number;
     } else if (!pending.given_up) {
       Fail(now, pending, in_view.status());
     }
@@ -72,7 +79,7 @@ bool CallGate::EndGivenUpDrain(Instant now, PendingCall& pending, Collective& or
   Status why = lifecycle_.WhyGivenUp(*call);
   if (why.ok()) return false;
   const CatchUp::Turn turn = catch_up_.FindGivenUp(origin, pending.submission);
-  catch_up_.Begin(turn, origin, pending.submission);
+  catch_up_.Begin(turn, /*waited=*/false, origin, pending.submission);
   origin.submitted = turn.number;
   Fail(now, pending, std::move(why));
   return true;
@@ -81,14 +88,16 @@ bool CallGate::EndGivenUpDrain(Instant now, PendingCall& pending, Collective& or
 void CallGate::Begin(Instant now, PendingCall pending, const CatchUp::Turn& turn,
                      Collective& origin, Collective& in_view) {
   Submission& submission = pending.submission;
-  catch_up_.Begin(turn, origin, submission);
+  catch_up_.Begin(turn, pending.number.has_value() && !submission.drain, origin, submission);
+  submission.pending_for = now - pending.since;
+  if (turn.over()) return lifecycle_.Pass(submission, origin, in_view);
   catch_up_.AnswerReturned(in_view, turn.number);
   if (pending.given_up) {
     lifecycle_.GiveUpUncalled(now, in_view, pending.submission, *pending.given_up);
   } else {
-    submission.pending_for = now - pending.since;
     lifecycle_.Begin(now, in_view, std::move(submission));
   }
+  origin.submitted = turn.number;
 }
 
 Result<Collective*> CallGate::CollectiveInView(Collective& origin, Sequence sequence) {
@@ -121,18 +130,22 @@ bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& 
                         Collective& origin, Collective& in_view, Pass& pass) {
   pending.waits_until = kNever;
   pending.waits_for = nullptr;
+  if (turn.over()) {
+    // It takes late results, so that the members must know of it.
+    pass.frozen = membership_.frozen() || !membership_.TryStart(origin, in_view, turn.number);
+    return pass.frozen;
+  }
   const bool drain = pending.submission.drain;
   // Before it waits: the number may put the drain of others into the present view.
   if (turn.tells) catch_up_.Tell(origin, turn.number);
-  if (!pending.given_up && !turn.passed &&
-      AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
+  if (!pending.given_up && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
     return true;
   }
   if (turn.waits_until > now) {
     pending.waits_until = turn.waits_until;
     if (drain) pending.waits_for = &in_view;
     if (pending.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
-    if (pending.number != turn.number && !drain) catch_up_.TellReturn(now, in_view, turn.number);
+    if (pending.number != turn.number && !drain) catch_up_.Wait(now, in_view, turn.number);
     pending.number = turn.number;
     return true;
   }

@@ -11,6 +11,7 @@ CallLifecycle::CallLifecycle(SessionState& session, const LifecycleParts& parts)
       peers_(session.peers),
       directory_(session.directory),
       calls_(session.calls),
+      pool_(session.pool),
       membership_(parts.membership),
       admission_(parts.admission),
       lag_(parts.lag),

@@ -52,6 +52,9 @@ class CallLifecycle {
 
   // Starts a call that nothing keeps from it.
   void Begin(Instant now, Collective& collective, Submission submission);
+  // Ends a call that the others are past before it begins: its contribution joins the next call of
+  // `origin` that begins, and late results of the collective in the present view come with it.
+  void Pass(const Submission& submission, Collective& origin, Collective& in_view);
   // Submits to the call, opening it where no peer has.
   void SubmitTo(Instant now, Collective& collective, Submission submission);
   // The program makes none of the calls before `next` that it has not made. Their data is late.
@@ -107,6 +110,8 @@ class CallLifecycle {
   bool IsOverEverywhere(const Collective& collective, CallId call);
   // A call whose contributions and results have joined others before the program made it.
   void SubmitLate(const Submission& submission, Collective& collective);
+  // The program has late results, and nothing else.
+  void ReportPassed(const Submission& submission, Collective& in_view, const BucketView& bucket);
   // All others have called a drain that comes after `call`: their data for the call comes with it.
   bool OthersDrain(const Collective& collective, Sequence call);
   // The call has begun without the members that are gone.
@@ -125,6 +130,7 @@ class CallLifecycle {
   PeerTable& peers_;
   Directory& directory_;
   CallTable& calls_;
+  BufferPool& pool_;
   const LaneMembership& membership_;
   Admission& admission_;
   LagMonitor& lag_;

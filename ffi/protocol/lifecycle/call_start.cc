@@ -9,16 +9,23 @@
 namespace optireduce {
 namespace {
 
-// Contributions that were never sent to members that are gone join this rank's next one.
-void AdoptUnsent(const Collective& successor, const BucketView& bucket) {
-  for (Collective* before = successor.predecessor; before != nullptr;
+// Joins to a call what this rank has passed, and contributions to calls before that were never sent
+// to members which are gone. True if there was anything.
+bool Adopt(Collective& collective, const BucketView& bucket) {
+  std::uint64_t bytes = 0;
+  for (Collective* before = collective.predecessor; before != nullptr;
        before = before->predecessor) {
     if (!before->deferred) continue;
     for (std::uint16_t m = 0; m < before->layout.members(); ++m) {
-      if (successor.MemberOf(before->RankOf(MemberIndex(m)))) continue;
-      before->deferred->MoveDeferredSends(MemberIndex(m), bucket);
+      if (collective.MemberOf(before->RankOf(MemberIndex(m)))) continue;
+      bytes += before->deferred->MoveDeferredSends(MemberIndex(m), bucket);
     }
   }
+  Collective& origin = collective.Origin();
+  if (origin.passed) {
+    bytes += origin.passed->MoveTo(bucket, SegmentIndex(0), origin.layout.segments());
+  }
+  return bytes > 0;
 }
 
 // Results of calls up to `last`, which the program has not made, may be under way.
@@ -39,13 +46,13 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
   // The program may jump over calls (step=).
   if (collective.deferred && sequence > next)
     RecordMissedResults(collective, Sequence(sequence - 1));
-  collective.submitted = submission.sequence;
+  collective.RecordSubmitted(submission.sequence);
   collective.averages_present = options_.catches_up() && submission.averages &&
                                 OutlivesMembers(collective.spec) &&
                                 collective.spec.element_type != ElementType::kInt32;
-  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
-  AdoptUnsent(collective, bucket);
   if (collective.layout.members() == 1 || collective.spec.elements == 0) {
+    const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+    Adopt(collective, bucket);
     collective.MoveLateResults(bucket);
     return Report({.token = submission.token,
                    .status = {},
@@ -121,15 +128,16 @@ bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) 
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Supersede(now, collective, call.sequence, submission.drain);
-  const bool passed = submission.passed && collective.deferred;
-  if (passed || IsOverEverywhere(collective, call)) {
-    return SubmitLate(submission, collective);
-  }
+  if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  const bool adopted = call.sequence != kFinalDrain && Adopt(collective, bucket);
   OpenCall* open = calls_.Find(call);
   const bool drains = submission.drain && RetainsLateData(collective.spec);
   if (open == nullptr) open = &calls_.Open(now, collective, call.sequence, drains);
   Exchange& exchange = open->exchange;
   if (drains) exchange.Drain();
+  // A drain brings deferred data only: its own contribution is not retained.
+  if (drains && adopted) collective.deferred->DeferAll(bucket);
   if (collective.deferred) collective.deferred->ResumeCaughtUp(call.sequence);
   exchange.Submit(now, submission, in_order);
   if (collective.deferred) DropGonePeers(now, collective, exchange);

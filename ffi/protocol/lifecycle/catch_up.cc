@@ -23,6 +23,13 @@ void CatchUp::ForEachOpen(const Collective& origin, Visit visit) const {
   });
 }
 
+template <typename Visit>
+void CatchUp::ForEachMerged(const Collective& origin, Visit visit) const {
+  session_.directory.ForEach([&](const Collective& collective) {
+    if (&collective.Origin() == &origin && collective.merged) visit(*collective.merged);
+  });
+}
+
 bool CatchUp::Applies(const Collective& origin) const {
   return session_.options.catches_up() && OutlivesMembers(origin.spec);
 }
@@ -41,47 +48,71 @@ Sequence CatchUp::UsualNumber(const Collective& origin, const Submission& submis
   return Sequence(position.value() + membership_.Skipped(origin));
 }
 
+void CatchUp::Call(const Submission& submission) {
+  if (!submission.drain) clock_.Call(IdOf(submission.spec));
+}
+
 CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> waits_as,
                             const Collective& origin, const Submission& submission) {
-  const CallNumbers& numbers = origin.numbers;
-  const Sequence next = UsualNumber(origin, submission);
-  if (!Applies(origin)) return {.number = next};
-  if (submission.drain) return FindDrain(origin, next);
-  const std::optional<Sequence> newest = numbers.newest();
-  const bool behind = newest && next <= *newest;
+  const Sequence usual = UsualNumber(origin, submission);
+  if (!Applies(origin)) return {.number = usual};
+  if (submission.drain) return FindDrain(origin, usual);
+  const std::optional<Sequence> newest = origin.others_calls.newest();
+  const bool behind = newest && usual <= *newest;
   if (behind && !IsOver(origin, *newest)) return {.number = *newest};
-  const Sequence number = behind ? Sequence(newest->value() + 1) : next;
-  if (OthersHaveEnded(origin, number, submission.sequence))
-    return {.number = number, .passed = true};
-  if (!behind) return {.number = number};
-  if (OthersWait(now)) {
-    // The calls before the number under which it waits are over here.
-    if (waits_as) return {.number = number, .passed = true};
-    return {.number = next};
-  }
-  const Instant due = std::min(SaturatingAdd(numbers.NextDue(), LongestWaitOfOthers()),
+  const Sequence next = behind ? Sequence(newest->value() + 1) : usual;
+  if (OthersHaveEnded(origin, next, submission.sequence)) return {.number = next, .ended = true};
+  if (!behind) return {.number = usual};
+  return FindBehind(now, since, waits_as.has_value(), origin, usual, next);
+}
+
+CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, bool waits, const Collective& origin,
+                                  Sequence usual, Sequence next) const {
+  if (IsAlone(origin)) return {.number = next};
+  const Instant due = std::min(SaturatingAdd(origin.others_calls.NextDue(), LongestWaitOfOthers()),
                                SaturatingAdd(since, session_.options.peer_timeout));
-  if (now >= due || !numbers.MayWait(number)) return {.number = number, .behind = true};
-  return {.number = number, .waits_until = due};
+  const bool may_wait = waits ? clock_.state() != StepClock::State::kPassing : clock_.MayWait(next);
+  if (now >= due || !may_wait || OthersWait(now)) return {.number = usual, .passes = true};
+  return {.number = next, .waits_until = due};
+}
+
+bool CatchUp::IsAlone(const Collective& origin) const {
+  bool alone = true;
+  ForEachOther(origin, [&](Rank) { alone = false; });
+  return alone;
 }
 
 Duration CatchUp::LongestWaitOfOthers() const {
   Duration longest{};
   session_.directory.ForEach([&](const Collective& collective) {
     const bool waits = collective.deferred && EndsByDeadline(collective.spec);
-    if (waits) longest += collective.timing->call_deadline();
+    if (waits) longest = std::max(longest, collective.timing->call_deadline());
   });
   return longest;
 }
 
-void CatchUp::Begin(const Turn& turn, Collective& origin, Submission& submission) {
-  origin.numbers.Begin(turn.number, turn.behind);
-  if (turn.passed) ++origin.numbers.outlasting;
-  if (submission.drain) origin.numbers.BeginDrain(turn.number);
+void CatchUp::Wait(Instant now, Collective& collective, Sequence number) {
+  clock_.Wait();
+  collective.Origin().others_calls.RecordWait();
+  const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
+  CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
+  TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
+}
+
+void CatchUp::Begin(const Turn& turn, bool waited, Collective& origin, Submission& submission) {
+  if (turn.passes) {
+    clock_.Pass();
+  } else if (waited) {
+    clock_.Join();
+  }
+  if (turn.ended) ++origin.outlasting;
+  if (submission.drain) {
+    origin.drain_number.Begin(turn.number);
+    if (origin.presence != nullptr) origin.presence->EndDrains();
+  }
   if (!Applies(origin)) return;
   submission.skipped = membership_.Skip(origin, submission.sequence, turn.number);
   submission.sequence = turn.number;
-  submission.passed = turn.passed;
   if (!turn.tells) return;
   TellOthers(origin, {.kind = DatagramKind::kDraining,
                       .flags = kFlagBegun,
@@ -89,27 +120,26 @@ void CatchUp::Begin(const Turn& turn, Collective& origin, Submission& submission
 }
 
 CatchUp::Turn CatchUp::FindGivenUp(const Collective& origin, const Submission& submission) {
-  const CallNumbers& numbers = origin.numbers;
-  const Sequence next = UsualNumber(origin, submission);
+  const Sequence usual = UsualNumber(origin, submission);
   // The others wait for this rank in the drain of the number that it has told.
-  return {.number = submission.drain ? numbers.told.value_or(next) : next};
+  return {.number = submission.drain ? origin.drain_number.told().value_or(usual) : usual};
 }
 
 std::optional<CallId> CatchUp::FindDrainGivenUp(const Collective& origin,
                                                 const Submission& submission) const {
-  return Applies(origin) && submission.drain ? origin.numbers.given_up() : std::nullopt;
+  return Applies(origin) && submission.drain ? origin.drain_number.given_up() : std::nullopt;
 }
 
 CatchUp::Turn CatchUp::FindDrain(const Collective& origin, Sequence least) const {
-  const CallNumbers& numbers = origin.numbers;
-  if (numbers.begun()) return {.number = *numbers.begun(), .tells = true};
+  const DrainNumber& drain = origin.drain_number;
+  if (drain.begun()) return {.number = *drain.begun(), .tells = true};
   // Once told it only rises to those of others: else it could be another after all have agreed.
-  Sequence number = numbers.told.value_or(least);
+  Sequence number = drain.told().value_or(std::max(least, FirstDrain(origin)));
   ForEachOther(origin, [&](Rank member) {
-    number = std::max(number, numbers.Draining(member).value_or(number));
+    number = std::max(number, drain.Least(member).value_or(number));
   });
   bool agreed = true;
-  ForEachOther(origin, [&](Rank member) { agreed = agreed && numbers.Draining(member) == number; });
+  ForEachOther(origin, [&](Rank member) { agreed = agreed && drain.Least(member) == number; });
   return {.number = number, .waits_until = agreed ? Instant{} : kNever, .tells = true};
 }
 
@@ -126,11 +156,16 @@ bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
     over = stage.expired() || complete || !found.exchange.program().uncalled();
   });
   if (open) return over;
-  session_.directory.ForEach([&](const Collective& collective) {
-    if (&collective.Origin() != &origin) return;
-    over = over || (collective.merged && *collective.merged >= number);
-  });
+  ForEachMerged(origin, [&](Sequence merged) { over = over || merged >= number; });
   return over;
+}
+
+Sequence CatchUp::FirstDrain(const Collective& origin) const {
+  Sequence first = membership_.view().FirstOf(origin.bucket_id);
+  ForEachMerged(origin, [&](Sequence merged) {
+    if (merged != kFinalDrain) first = std::max(first, Sequence(merged.value() + 1));
+  });
+  return first;
 }
 
 bool CatchUp::OthersWait(Instant now) const {
@@ -153,13 +188,13 @@ bool CatchUp::OthersWait(Instant now) const {
 }
 
 bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const {
-  const bool may_outlast = origin.numbers.outlasting < number.value() - position.value();
+  const bool may_outlast = origin.outlasting < number.value() - position.value();
   bool any = false;
   bool all_drain = true;
   bool left = false;
   ForEachOther(origin, [&](Rank member) {
     any = true;
-    all_drain = all_drain && origin.numbers.Draining(member);
+    all_drain = all_drain && origin.presence->Drains(member);
     left = left || session_.peers[member]->state() == PeerState::kLeft;
   });
   if (!any || !(all_drain || (left && may_outlast))) return false;
@@ -171,20 +206,15 @@ bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequenc
 }
 
 void CatchUp::Tell(Collective& origin, Sequence least) {
-  if (origin.numbers.told == least) return;
-  origin.numbers.told = least;
+  if (origin.drain_number.told() == least) return;
+  origin.drain_number.Tell(least);
   TellOthers(origin, {.kind = DatagramKind::kDraining,
                       .call = {.collective = origin.id, .sequence = least}});
 }
 
-void CatchUp::TellReturn(Instant now, Collective& collective, Sequence number) {
-  const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
-  CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
-  TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
-}
-
 void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
   std::vector<MemberIndex>& returned = collective.returned;
+  collective.Origin().others_calls.RecordWait();
   if (collective.submitted && *collective.submitted > skipped) {
     TellBegun(collective, member, *collective.submitted);
   } else if (std::ranges::find(returned, member) == returned.end()) {
@@ -193,7 +223,10 @@ void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence 
 }
 
 void CatchUp::AnswerReturned(Collective& collective, Sequence number) {
-  for (const MemberIndex member : collective.returned) TellBegun(collective, member, number);
+  for (const MemberIndex member : collective.returned) {
+    TellBegun(collective, member, number);
+    collective.presence->RecordReturn(collective.RankOf(member));
+  }
   collective.returned.clear();
 }
 

@@ -10,23 +10,39 @@
 namespace optireduce {
 
 void CallLifecycle::SubmitLate(const Submission& submission, Collective& collective) {
-  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
-  collective.deferred->SubmitLate(bucket);
   // Results of it may still be under way.
   for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
     collective.deferred->RecordResults(MemberIndex(m), submission.sequence, /*complete=*/false);
   }
   collective.deferred->RecordMissed(0);
+  if (OutlivesMembers(collective.spec)) return Pass(submission, collective.Origin(), collective);
+  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  collective.deferred->DeferAll(bucket);
+  ReportPassed(submission, collective, bucket);
+}
+
+void CallLifecycle::Pass(const Submission& submission, Collective& origin, Collective& in_view) {
+  const BucketView bucket(submission.leaves, SizeOf(origin.spec.element_type));
+  if (!origin.passed) {
+    origin.passed = std::make_unique<SegmentStore>(
+        origin.layout, SegmentIndex(0), origin.layout.segments(), origin.spec.element_type, pool_);
+  }
+  origin.passed->TakeFrom(bucket);
+  ReportPassed(submission, in_view, bucket);
+}
+
+void CallLifecycle::ReportPassed(const Submission& submission, Collective& in_view,
+                                 const BucketView& bucket) {
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
                   .elapsed = submission.pending_for,
                   .slowest = options_.rank,
-                  .live = collective.layout.members(),
+                  .live = in_view.layout.members(),
                   .passed = true,
                   .number = submission.sequence,
                   .skipped = submission.skipped};
-  const auto all = static_cast<double>(collective.result_bytes());
-  stats.deferred = std::min(static_cast<double>(collective.MoveLateResults(bucket)) / all, 1.0);
+  const auto all = static_cast<double>(std::max<std::uint64_t>(in_view.result_bytes(), 1));
+  stats.deferred = std::min(static_cast<double>(in_view.MoveLateResults(bucket)) / all, 1.0);
   ++counters_.calls_completed;
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
 }
@@ -75,9 +91,10 @@ void CallLifecycle::ConfirmEarlierCalls(Instant now, const Header& header) {
 std::vector<LateData> CallLifecycle::FindLateData() const {
   std::vector<LateData> late;
   directory_.ForEach([&](const Collective& collective) {
-    if (!collective.deferred) return;
-    std::uint64_t bytes = collective.deferred->LateBytes();
+    std::uint64_t bytes = collective.passed ? collective.passed->held_bytes() : 0;
+    if (collective.deferred) bytes += collective.deferred->LateBytes();
     calls_.ForEach(collective.id, [&](CallId, const OpenCall& open) {
+      if (!collective.deferred) return;
       bytes += open.exchange.UndeliveredBytes();
     });
     if (bytes > 0) late.push_back({.description = collective.spec.description, .bytes = bytes});

@@ -45,8 +45,10 @@ bool SegmentReceiver::HandleOne(Instant now, Collective& collective, MemberIndex
   lifecycle_.Apply(now, lag_.RecordAttendance(now, collective, from, call, /*past=*/false));
   if (ShowsCall(collective.spec, header.kind)) {
     collective.RecordCalled(now, from, call);
+    collective.RecordPresent(from, call);
   } else if (header.contributors > 0 && call != kFinalDrain) {
-    collective.Origin().numbers.RecordSum(now, call);
+    // Some member has made the call: contributions come to owners only.
+    collective.Origin().others_calls.Record(now, call);
   }
   return HandleValues(now, collective, from, header, *values);
 }

@@ -34,6 +34,8 @@ class LaneMembership {
   bool Survives(const CollectiveSpec& spec) const { return OutlivesMembers(spec) && in_use(); }
   // The members are about to agree, as far as this rank knows. Needs in_use().
   bool agreeing() const { return shared_->facts().timeout != kNever; }
+  // An agreement is under way: no call may begin. Needs in_use().
+  bool frozen() const { return shared_->Open()->frozen(); }
   // No agreement is in sight: too few members can reach each other.
   bool stuck() const { return in_use() && shared_->facts().stuck; }
   // The error of calls that are stuck.

@@ -1,0 +1,75 @@
+// The step of its program that a rank is in, and how the calls of the step begin that are over for
+// the others (catch_up.h). One decision holds for all collectives of a step.
+//
+// A step ends where a collective is called for the second time. So each call of a collective that
+// is called twice in a step of training begins a step here, and a collective that is called in
+// every tenth joins the step in which it is called.
+
+#ifndef FFI_PROTOCOL_LIFECYCLE_STEP_CLOCK_H_
+#define FFI_PROTOCOL_LIFECYCLE_STEP_CLOCK_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+#include "ffi/base/ids.h"
+
+namespace optireduce {
+
+class StepClock {
+ public:
+  enum class State : std::uint8_t {
+    kInStep,   // no call of the step was over for the others
+    kWaiting,  // one was: it waits until they begin their next
+    kJoined,   // the wait has ended with a call of the others
+    kPassing,  // it was in vain, or is too rare: such calls are over before they begin
+  };
+  State state() const { return state_; }
+
+  // The program makes a call of the collective.
+  void Call(CollectiveId collective) {
+    const auto [at, first] = step_of_.try_emplace(collective, step_);
+    if (first || at->second != step_) {
+      at->second = step_;
+      return;
+    }
+    if (state_ == State::kInStep) waits_in_vain_ = 0;
+    state_ = State::kInStep;
+    at->second = ++step_;
+  }
+
+  // A call is over for the others. True if it may wait until they begin `next`.
+  //
+  // After a wait in vain a rank waits in half of the steps, then in a quarter: in calls of the same
+  // numbers as other ranks that are behind, so that they get in step together. Ranks that pass each
+  // other skip every second call or more.
+  bool MayWait(Sequence next) const {
+    return state_ != State::kPassing &&
+           next.value() / kCallsWithWaits % (1U << waits_in_vain_) == 0;
+  }
+  void Wait() { state_ = State::kWaiting; }
+  // The wait ends, since the others have begun their next call.
+  void Join() {
+    state_ = State::kJoined;
+    waits_in_vain_ = 0;
+  }
+  // The call is over before it begins. Several waits of one step count as one.
+  void Pass() {
+    if (state_ == State::kWaiting) waits_in_vain_ = std::min(waits_in_vain_ + 1, kWaitsInVainMax);
+    state_ = State::kPassing;
+  }
+
+ private:
+  // Chosen: a rank that others wait for outside of the session waits in one of 64 calls.
+  static constexpr int kWaitsInVainMax = 6;
+  static constexpr std::uint32_t kCallsWithWaits = 4;
+
+  State state_ = State::kInStep;
+  std::uint64_t step_ = 0;
+  std::map<CollectiveId, std::uint64_t> step_of_;  // the newest in which each was called
+  int waits_in_vain_ = 0;                          // those after the newest step in time
+};
+
+}  // namespace optireduce
+
+#endif  // FFI_PROTOCOL_LIFECYCLE_STEP_CLOCK_H_
