@@ -20,6 +20,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
       .parts = std::vector<std::optional<SimCallRecord::Part>>(log_.scenario.lanes),
       .owed = std::vector<bool>(log_.scenario.lanes)};
   record.drain = log_.workload.IsDrain(record.collective, call);
+  if (record.drain) steps_.RecordDrain();
   Submission submission{.spec = record.collective.spec,
                         .sequence = log_.workload.SequenceOf(call),
                         .leaves = leaves_.MakeLeaves(now, record),
@@ -83,6 +84,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
   const std::vector<std::byte> bucket = leaves_.EndCall(now, *record);
   if (!failure().empty()) return;
   times_.Check(now, *record, done);
+  steps_.Check(now, *record, done);
   if (done.status.code() == StatusCode::kCancelled) {
     log_.given_up.emplace(record->call.collective, record->call.index);
   }

@@ -18,6 +18,7 @@
 #include "ffi/sim/removal_checker.h"
 #include "ffi/sim/result_checker.h"
 #include "ffi/sim/run_log.h"
+#include "ffi/sim/step_checker.h"
 #include "ffi/sim/time_checker.h"
 #include "ffi/sim/traffic_checker.h"
 
@@ -79,6 +80,7 @@ class Checker {
   ErrorChecker errors_{log_, bounds_};
   RemovalChecker removals_{log_, bounds_, results_};
   TrafficChecker traffic_{log_, bounds_};
+  StepChecker steps_{log_, bounds_};
 };
 
 }  // namespace optireduce

@@ -205,6 +205,14 @@ Status ValidatePrograms(const Scenario& scenario) {
         "meet_calls= needs sequential=1, collectives=1, groups=1 and no failure of a rank or "
         "path.");
   }
+  if (scenario.settle_calls > 0 &&
+      (scenario.sim_mode() != SimMode::kBounded || scenario.sequential == 0 ||
+       scenario.groups > 1 || scenario.lanes > 1 || scenario.has_failure() ||
+       scenario.late_budget_ppm + scenario.think_us + scenario.late_us + scenario.overlap > 0)) {
+    return InvalidArgument(
+        "settle_calls= needs mode=bounded, sequential=1, groups=1, lanes=1, think_us=0, late_us=0, "
+        "overlap=0, late_budget_ppm=0 and no failure of a rank or path.");
+  }
   return {};
 }
 

@@ -39,6 +39,7 @@ class Swarm {
     if (OneIn(2)) scenario_.relay_segments_min = Wild(1, 32);
     if (OneIn(2)) scenario_.shard_bytes_min = Wild(1, 1 << 14);
     ChooseRareCalls();
+    ChooseSettling();
     return scenario_;
   }
 
@@ -79,6 +80,7 @@ class Swarm {
   void ChooseStages();
   void ChooseOverlap();
   void ChooseRareCalls();
+  void ChooseSettling();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -355,6 +357,38 @@ void Swarm::ChooseStages() {
 void Swarm::ChooseRareCalls() {
   Scenario& s = scenario_;
   if (s.sequential != 0 && s.groups == 1 && s.collectives > 1 && OneIn(4)) s.rare = Between(2, 3);
+}
+
+// Ranks that are late until some time, and in step afterwards. From draws of its own. Collectives
+// of every few steps may take longer.
+void Swarm::ChooseSettling() {
+  constexpr std::uint64_t kSettlingDraws = 0x5EED'57E9;  // Chosen: any number.
+  prng_ = Prng(Mix(scenario_.seed ^ kSettlingDraws));
+  // Chosen: such a run takes as long as fifty others.
+  if (!OneIn(64)) return;
+  Scenario s;
+  s.seed = scenario_.seed;
+  s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  s.ranks = Between(3, 8);
+  s.sequential = 1;
+  s.collectives = Between(1, 4);
+  s.elements = Wild(16, 2048);
+  s.settle_calls = 20;
+  s.calls = 100;
+  s.compute_us = Wild(1000, 20'000);
+  // Chosen: a call of these links takes a millisecond.
+  const std::uint64_t deadline_us = Wild(4000, 150'000);
+  s.reduce_scatter_deadline_us = s.all_gather_deadline_us = deadline_us;
+  s.peer_timeout_us = 30'000'000;
+  s.faults_end_us = Wild(10'000, 300'000);
+  if (OneIn(2)) s.start_skew_us = Wild(1000, 300'000);
+  if (OneIn(2)) {
+    s.straggle_ppm = WildPpm(300'000);
+    s.straggle_us = Wild(1000, 300'000);
+    s.straggle_end_us = s.faults_end_us;
+  }
+  if (OneIn(2)) s.loss_ppm = WildPpm(100'000);
+  scenario_ = s;
 }
 
 void Swarm::ChooseOverlap() {

@@ -62,3 +62,27 @@ def test_any_number_of_ranks_is_in_step_again(ranks):
         line = f"seed={seed} {STEPS['two']} ranks={ranks} {SHORT} {LATE_FIRST_CALLS}"
         calls = settled_calls(f"mode=bounded {line}")
         assert sum(call["late"] for call in calls) / len(calls) < 0.01, line
+
+
+STEADY = "mode=bounded ranks=4 calls=100 sequential=1 compute_us=5000 settle_calls=20"
+
+
+@pytest.mark.parametrize("faults", [LATE_FIRST_CALLS, PAUSES])
+def test_all_data_is_in_time_within_twenty_calls(faults):
+    for seed in range(1, 4):
+        line = f"{STEADY} seed={seed} collectives=2 {faults}"
+        report = _native.simulate(line)
+        assert report["ok"], f"{report['failure']}: {report['scenario']}"
+
+
+def test_the_simulator_finds_ranks_that_are_not_in_step():
+    report = _native.simulate(
+        f"{STEADY} seed=1 elements=100000 faults_end_us=0 "
+        "reduce_scatter_deadline_us=100 all_gather_deadline_us=100"
+    )
+    assert "after the last fault" in report["failure"]
+
+
+def test_programs_that_are_late_by_themselves_never_settle():
+    with pytest.raises(ValueError, match="settle_calls= needs"):
+        _native.simulate(f"{STEADY} late_us=1000")
