@@ -141,7 +141,7 @@ struct Submission {
   // Time for which an endpoint kept the call from beginning: during an agreement on the members, or
   // until the others began their next call.
   Duration pending_for{};
-  // Numbers that the call skips (CallNumbers); `sequence` is then its number, not its position.
+  // Numbers that the call skips (CatchUp); `sequence` is then its number, not its position.
   std::uint32_t skipped = 0;
   std::uint64_t token = 0;   // returned in CallDone
   std::uint64_t record = 0;  // the call in the flight record; opaque to the endpoint

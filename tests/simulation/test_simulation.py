@@ -303,7 +303,7 @@ def test_many_faults_around_the_removal_of_slices():
             f"seed={seed} size=small ranks=12 ranks_per_slice={2 + seed % 2} "
             "incast=0 mode=bounded mismatch=none calls=6 think_us=500000 skip_ppm=0 "
             "sequence_first=0 means=0 mtu_at_us=0 part_for_us=0 part_side=1 "
-            f"stop_at_us={1 + seed * 40_000} stop_rank={seed % 12}"
+            f"settle_calls=0 stop_at_us={1 + seed * 40_000} stop_rank={seed % 12}"
         )
 
 
