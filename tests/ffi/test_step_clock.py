@@ -1,4 +1,4 @@
-"""The step of a rank's program, and what it knows of the calls of the others."""
+"""The step of a program, and the facts about the calls of the other ranks."""
 
 import hypothesis
 import pytest
@@ -233,7 +233,7 @@ def test_the_least_number_of_a_member_only_rises():
     assert drain.least(1) == 9
 
 
-def test_a_drain_that_has_begun_here_is_news_of_nobody():
+def test_a_drain_that_has_begun_here_is_told_by_no_member():
     drain = native.DrainNumber()
     drain.record_waiting(1, 9)
     drain.begin(9)
