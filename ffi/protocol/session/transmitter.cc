@@ -453,13 +453,14 @@ void Transmitter::QueueFarewells() {
   for (Peer& peer : peers_.others()) {
     if (peer.farewell != Peer::Farewell::kWanted) continue;
     // Sums that the peer lacks come first: without them its call fails. A peer that does not answer
-    // may have been cut off for a moment; it is asked until it is given up.
+    // may have been cut off for a moment; it is asked until it is given up. Sums in datagrams too
+    // long for the path never arrive.
     const bool lacks_sums = std::ranges::any_of(calls_, [&](const auto& entry) {
       const Exchange& exchange = entry.second.exchange;
       const auto member = exchange.collective().MemberOf(peer.rank);
       return member && exchange.program().over() && !exchange.sender().Served(*member);
     });
-    if (lacks_sums && !peer.unreachable()) continue;
+    if (lacks_sums && !peer.unreachable() && !peer.black_hole) continue;
     peer.farewell = Peer::Farewell::kSent;
     peers_.Touch(peer.rank).control.push_back({.kind = DatagramKind::kLeave});
   }
