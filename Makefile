@@ -137,7 +137,7 @@ fuzz-clang: $(VENV_TEST)/.requirements
 tsan: $(BUILD)/tsan/optireduce_stress
 	$(BUILD)/tsan/optireduce_stress $(STRESS_CALLS)
 
-$(BUILD)/tsan/optireduce_stress: $(VENV_TEST)/.requirements $(CORE)
+$(BUILD)/tsan/optireduce_stress: $(VENV_TEST)/.requirements $(CORE) $(wildcard tests/native/stress/*)
 	PATH="$(abspath $(VENV_TEST))/bin:$$PATH" cmake -G Ninja -S ffi -B $(BUILD)/tsan \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DOPTIREDUCE_PYTHON=OFF -DOPTIREDUCE_SANITIZE=thread
 	$(VENV_TEST)/bin/cmake --build $(BUILD)/tsan --target optireduce_stress
