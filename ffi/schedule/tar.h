@@ -9,15 +9,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "ffi/schedule/schedule.h"
+#include "ffi/base/ids.h"
 
 namespace optireduce {
 
-// 2 * ceil((n - 1) / incast) rounds. In the d-th step of a stage rank i sends to (i - d) mod n; a
-// round joins `incast` steps. `incast` is limited to [1, n - 1]; a world size of 1 has no rounds.
-Schedule TarSchedule(std::uint16_t world_size, std::uint16_t incast);
-
-// The peers of `member` in the order in which TarSchedule serves them in one stage.
+// The order in which `member` serves its peers in one stage. In each of the n - 1 steps every
+// member sends to one other and receives from one other: in the d-th step i sends to (i - d) mod n.
 std::vector<MemberIndex> TarSendOrder(std::uint16_t world_size, MemberIndex member);
 
 }  // namespace optireduce
