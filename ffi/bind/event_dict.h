@@ -1,6 +1,5 @@
-// The flight record and the events of a communicator as Python dictionaries. Fields and units of a
-// call are those of jax_optireduce.Communicator.flight_record(), those of events are in
-// _native.pyi.
+// The flight record and the events of a communicator as Python objects. Fields and units of a call
+// are those of jax_optireduce.Communicator.flight_record(), those of events are in _native.pyi.
 
 #ifndef FFI_BIND_EVENT_DICT_H_
 #define FFI_BIND_EVENT_DICT_H_
@@ -10,8 +9,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <ranges>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,10 +28,6 @@
 #include "ffi/runtime/slow_rank.h"
 
 namespace optireduce {
-
-inline double ToSeconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 inline const char* NameOf(Cause cause) {
   switch (cause) {
@@ -61,165 +59,167 @@ inline const char* NameOf(CallRecord::State state) {
   return "";
 }
 
+// ---- Single values.
+
+inline nanobind::object ToObject(nanobind::object made) { return made; }
+template <typename T>
+  requires std::is_arithmetic_v<T>
+nanobind::object ToObject(T number) {
+  return nanobind::cast(number);
+}
+inline nanobind::object ToObject(const char* literal) { return nanobind::str(literal); }
 // Texts come from programs and peers: invalid UTF-8 must not raise here.
-inline nanobind::object ToText(const std::string& text) {
+inline nanobind::object ToObject(const std::string& text) {
   return nanobind::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
-
-inline nanobind::list ToList(const std::vector<Rank>& ranks) {
-  nanobind::list list;
-  for (const Rank rank : ranks) list.append(static_cast<int>(rank.value()));
-  return list;
+// Seconds.
+inline nanobind::object ToObject(Duration duration) {
+  return nanobind::float_(std::chrono::duration<double>(duration).count());
+}
+inline nanobind::object ToObject(Rank rank) { return nanobind::int_(rank.value()); }
+inline nanobind::object ToObject(Sequence sequence) { return nanobind::int_(sequence.value()); }
+inline nanobind::object ToObject(const PeerArrival& arrival) {
+  nanobind::list pair;
+  pair.append(ToObject(arrival.rank));
+  pair.append(ToObject(arrival.at));
+  return pair;
 }
 
-inline nanobind::list ToList(const std::vector<std::uint32_t>& ranks) {
+// ---- Lists and dictionaries.
+
+template <std::ranges::range Range>
+nanobind::list ToList(const Range& values) {
   nanobind::list list;
-  for (const std::uint32_t rank : ranks) list.append(rank);
+  for (const auto& value : values) list.append(ToObject(value));
   return list;
 }
-
-inline nanobind::list ToList(const LastArrivals& arrivals) {
-  nanobind::list list;
-  for (const PeerArrival& arrival : arrivals.Values()) {
-    nanobind::list pair;
-    pair.append(static_cast<int>(arrival.rank.value()));
-    pair.append(ToSeconds(arrival.at));
-    list.append(pair);
-  }
-  return list;
+template <typename T>
+nanobind::object ToObject(const std::vector<T>& values) {
+  return ToList(values);
 }
 
-inline nanobind::dict ToDict(const CallRecord& record) {
+struct Field {
+  template <typename T>
+  Field(const char* field, const T& of) : name(field), value(ToObject(of)) {}
+
+  const char* name;
+  nanobind::object value;
+};
+
+inline nanobind::dict ToDict(std::initializer_list<Field> fields) {
+  nanobind::dict named;
+  for (const Field& field : fields) named[field.name] = field.value;
+  return named;
+}
+
+// ---- Records and events.
+
+inline nanobind::object ToObject(const CallRecord& record) {
+  const CallStats& stats = record.stats;
   // An open call, or one that failed before it reached the network, has no slowest rank.
-  const bool slowest = record.stats.elapsed > Duration::zero();
+  const bool slowest = stats.elapsed > Duration::zero();
+  return ToDict({{"number", record.number},
+                 {"collective", record.collective},
+                 {"sequence", record.sequence},
+                 {"description", record.description},
+                 {"bytes", record.bytes},
+                 {"started_unix_s", record.started_unix},
+                 {"started_monotonic_s", record.started.time_since_epoch()},
+                 {"state", NameOf(record.state)},
+                 {"elapsed_s", record.elapsed},
+                 {"error", record.error},
+                 {"missing_contributions", stats.missing_contributions},
+                 {"missing_results", stats.missing_results},
+                 {"retransmitted", stats.retransmitted},
+                 {"late", stats.late},
+                 {"slowest_process", slowest ? int{stats.slowest.value()} : -1},
+                 {"behind_s", stats.behind},
+                 {"arrivals", ToList(stats.arrivals.Values())},
+                 {"waiting_for", record.waiting_for},
+                 {"absent", record.absent}});
+}
+
+inline nanobind::object ToObject(const CallTotals& totals) {
+  std::vector<Duration> ends;
+  for (std::size_t bin = 0; bin + 1 < kDurationBins; ++bin) ends.push_back(DurationBinEnd(bin));
+  return ToDict({{"calls", ToList(totals.calls)},
+                 {"durations_s", ends},
+                 {"elapsed_s", totals.elapsed},
+                 {"bytes", totals.bytes},
+                 {"missing_contributions", totals.missing_contributions}});
+}
+
+// The values by name.
+template <typename Value>
+nanobind::dict ToDict(const std::vector<std::pair<std::string, Value>>& values) {
   nanobind::dict named;
-  named["number"] = record.number;
-  named["collective"] = ToText(record.collective);
-  named["sequence"] = record.sequence.value();
-  named["description"] = ToText(record.description);
-  named["bytes"] = record.bytes;
-  named["started_unix_s"] = ToSeconds(record.started_unix);
-  named["started_monotonic_s"] = ToSeconds(record.started.time_since_epoch());
-  named["state"] = NameOf(record.state);
-  named["elapsed_s"] = ToSeconds(record.elapsed);
-  named["error"] = ToText(record.error);
-  named["missing_contributions"] = record.stats.missing_contributions;
-  named["missing_results"] = record.stats.missing_results;
-  named["retransmitted"] = record.stats.retransmitted;
-  named["late"] = record.stats.late;
-  named["slowest_process"] = slowest ? static_cast<int>(record.stats.slowest.value()) : -1;
-  named["behind_s"] = ToSeconds(record.stats.behind);
-  named["arrivals"] = ToList(record.stats.arrivals);
-  named["waiting_for"] = ToList(record.waiting_for);
-  named["absent"] = ToList(record.absent);
+  for (const auto& [name, value] : values) named[ToObject(name)] = ToObject(value);
   return named;
 }
 
-inline nanobind::list ToList(const std::vector<CallRecord>& records) {
-  nanobind::list list;
-  for (const CallRecord& record : records) list.append(ToDict(record));
-  return list;
+inline nanobind::object ToObject(const SlowRankEvent& event) {
+  return ToDict({{"kind", event.recovered ? "recovered" : "slow"},
+                 {"rank", event.rank},
+                 {"collective", event.collective},
+                 {"calls", event.calls},
+                 {"waited", event.waited},
+                 {"absent", event.absent},
+                 {"behind_s", event.behind},
+                 {"elapsed_s", event.elapsed}});
 }
 
-inline nanobind::dict ToDict(const CallTotals& totals) {
-  nanobind::list ends;
-  for (std::size_t bin = 0; bin + 1 < kDurationBins; ++bin) {
-    ends.append(ToSeconds(DurationBinEnd(bin)));
-  }
-  nanobind::list calls;
-  for (const std::uint64_t number : totals.calls) calls.append(number);
-  nanobind::dict named;
-  named["calls"] = calls;
-  named["durations_s"] = ends;
-  named["elapsed_s"] = ToSeconds(totals.elapsed);
-  named["bytes"] = totals.bytes;
-  named["missing_contributions"] = totals.missing_contributions;
-  return named;
+inline nanobind::object ToObject(const ShortDeadlineEvent& event) {
+  return ToDict({{"kind", "short deadline"},
+                 {"collective", event.collective},
+                 {"calls", event.calls},
+                 {"late", event.late},
+                 {"needed_s", event.needed},
+                 {"suggested_s", event.suggested}});
 }
 
-inline nanobind::dict ToDict(const std::vector<std::pair<std::string, CallTotals>>& totals) {
-  nanobind::dict named;
-  for (const auto& [collective, of_calls] : totals) named[ToText(collective)] = ToDict(of_calls);
-  return named;
+inline nanobind::object ToObject(const LateShareEvent& event) {
+  return ToDict({{"kind", "late share"},
+                 {"collective", event.collective},
+                 {"calls", event.calls},
+                 {"late", event.late}});
 }
 
-inline nanobind::dict ToDict(const SlowRankEvent& event) {
-  nanobind::dict named;
-  named["kind"] = event.recovered ? "recovered" : "slow";
-  named["rank"] = static_cast<int>(event.rank.value());
-  named["collective"] = ToText(event.collective);
-  named["calls"] = event.calls;
-  named["waited"] = event.waited;
-  named["absent"] = event.absent;
-  named["behind_s"] = ToSeconds(event.behind);
-  named["elapsed_s"] = ToSeconds(event.elapsed);
-  return named;
+inline nanobind::object ToObject(const StallEvent& event) {
+  return ToDict({{"kind", "stall"}, {"call", event.call}, {"others", event.others}});
 }
 
-inline nanobind::dict ToDict(const ShortDeadlineEvent& event) {
-  nanobind::dict named;
-  named["kind"] = "short deadline";
-  named["collective"] = ToText(event.collective);
-  named["calls"] = event.calls;
-  named["late"] = event.late;
-  named["needed_s"] = ToSeconds(event.needed);
-  named["suggested_s"] = ToSeconds(event.suggested);
-  return named;
+inline nanobind::object ToObject(const RemovalEvent& event) {
+  return ToDict(
+      {{"kind", "removed"}, {"ranks", event.ranks}, {"live", event.live}, {"path", event.path}});
 }
 
-inline nanobind::dict ToDict(const LateShareEvent& event) {
-  nanobind::dict named;
-  named["kind"] = "late share";
-  named["collective"] = ToText(event.collective);
-  named["calls"] = event.calls;
-  named["late"] = event.late;
-  return named;
+inline nanobind::object ToObject(const LoneCall& event) {
+  return ToDict({{"kind", "lone call"},
+                 {"rank", event.rank},
+                 {"call", event.call},
+                 {"elsewhere", event.elsewhere},
+                 {"waited_s", event.waited},
+                 {"limit_s", event.limit}});
 }
 
-inline nanobind::dict ToDict(const StallEvent& event) {
-  nanobind::dict named;
-  named["kind"] = "stall";
-  named["call"] = ToDict(event.call);
-  named["others"] = event.others;
-  return named;
+inline nanobind::object ToObject(const DevicesEvent& event) {
+  return ToDict({{"kind", "devices"},
+                 {"collective", event.collective},
+                 {"sequence", event.sequence},
+                 {"started", event.started},
+                 {"missing", event.missing},
+                 {"elapsed_s", event.elapsed},
+                 {"others", event.others}});
 }
 
-inline nanobind::dict ToDict(const RemovalEvent& event) {
-  nanobind::dict named;
-  named["kind"] = "removed";
-  named["ranks"] = ToList(event.ranks);
-  named["live"] = event.live;
-  named["path"] = ToText(event.path);
-  return named;
+// The event, or None.
+template <typename Event>
+nanobind::object ToObject(const std::optional<Event>& event) {
+  return event ? ToObject(*event) : nanobind::none();
 }
-
-inline nanobind::dict ToDict(const LoneCall& event) {
-  nanobind::dict named;
-  named["kind"] = "lone call";
-  named["rank"] = static_cast<int>(event.rank.value());
-  named["call"] = ToText(event.call);
-  named["elsewhere"] = ToText(event.elsewhere);
-  named["waited_s"] = ToSeconds(event.waited);
-  named["limit_s"] = ToSeconds(event.limit);
-  return named;
-}
-
-inline nanobind::dict ToDict(const DevicesEvent& event) {
-  nanobind::dict named;
-  named["kind"] = "devices";
-  named["collective"] = ToText(event.collective);
-  named["sequence"] = event.sequence.value();
-  named["started"] = ToList(event.started);
-  named["missing"] = ToList(event.missing);
-  named["elapsed_s"] = ToSeconds(event.elapsed);
-  named["others"] = event.others;
-  return named;
-}
-
-inline nanobind::object ToObject(const std::optional<MonitorEvent>& event) {
-  if (!event) return nanobind::none();
-  return std::visit([](const auto& which) -> nanobind::object { return ToDict(which); }, *event);
+inline nanobind::object ToObject(const MonitorEvent& event) {
+  return std::visit([](const auto& which) { return ToObject(which); }, event);
 }
 
 }  // namespace optireduce

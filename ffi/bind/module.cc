@@ -2,19 +2,16 @@
 // jax_optireduce/_native.pyi.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -37,6 +34,7 @@
 #include "ffi/net/fault_port.h"
 #include "ffi/net/interfaces.h"
 #include "ffi/net/udp_offload.h"
+#include "ffi/net/udp_port.h"
 #include "ffi/protocol/wire/wire.h"
 #include "ffi/runtime/communicator.h"
 
@@ -73,132 +71,112 @@ T ValueOrRaise(Result<T> result) {
   return std::move(result.value());
 }
 
-// The Python object. The registry holds the communicator too, until close().
-class PyCommunicator {
- public:
-  explicit PyCommunicator(const CommunicatorOptions& options)
-      : communicator_(ValueOrRaise(Registry::Global().Open(options))) {}
+template <typename Function>
+auto WithoutGil(Function function) {
+  const nb::gil_scoped_release release;
+  return function();
+}
 
-  std::vector<std::uint16_t> Ports() const { return communicator_->ports(); }
-  std::size_t PathMtuBytes(const std::string& address) const {
-    return ValueOrRaise(Communicator::PathMtuBytes(address));
-  }
-  std::size_t GrantedReceiveBufferBytes() const {
-    return communicator_->granted_receive_buffer_bytes();
-  }
-  void Connect(const std::vector<std::pair<std::string, std::vector<std::uint16_t>>>& ranks,
-               std::size_t datagram_bytes_max, std::size_t peer_receive_buffer_bytes) {
-    std::vector<RankAddress> addresses;
-    for (const auto& [address, ports] : ranks) {
-      addresses.push_back({.address = address, .ports = ports});
-    }
-    RaiseUnlessOk(communicator_->Connect(addresses, datagram_bytes_max, peer_receive_buffer_bytes));
-  }
-  void ServeStatus(const std::string& folder) { RaiseUnlessOk(communicator_->ServeStatus(folder)); }
-  void Cancel(const std::string& reason) { communicator_->Cancel(reason); }
-  void Close(const std::string& reason) { Registry::Global().Close(communicator_, reason); }
-  std::map<std::string, std::uint64_t> Counters() const {
-    const auto counters = communicator_->counters();
-    return {counters.begin(), counters.end()};
-  }
-  nb::list FlightRecord() const {
-    std::vector<CallRecord> records;
-    {
-      const nb::gil_scoped_release release;
-      records = communicator_->FlightRecords();
-    }
-    return ToList(records);
-  }
-  nb::dict CollectiveTotals() const { return ToDict(communicator_->collective_totals()); }
-  nb::list CallsUnderWay() const {
-    std::vector<CallRecord> records;
-    {
-      const nb::gil_scoped_release release;
-      records = communicator_->CallsUnderWay();
-    }
-    return ToList(records);
-  }
-  std::size_t BegunCallsUnderWay() const { return communicator_->begun_calls().under_way(); }
-  nb::list SilentRanks() const { return ToList(communicator_->SilentRanks()); }
-  void ProbePaths(const std::vector<std::size_t>& lengths) { communicator_->ProbePaths(lengths); }
-  nb::list UnprovenPaths() const {
-    nb::list found;
-    for (const auto& [lane, path] : communicator_->UnprovenPaths()) {
-      found.append(
-          nb::make_tuple(lane, path.peer.value(), path.heard, path.answered, path.passed_bytes));
-    }
-    return found;
-  }
-  nb::list UnreachedRanks() const { return ToList(communicator_->UnreachedRanks()); }
-  nb::object WaitForEvent() const {
-    std::optional<MonitorEvent> event;
-    {
-      const nb::gil_scoped_release release;
-      event = communicator_->WaitForEvent();
-    }
-    return ToObject(event);
-  }
-  // (description, bytes) of each collective.
-  std::vector<std::pair<std::string, std::uint64_t>> TakeLateData() {
-    std::vector<std::pair<std::string, std::uint64_t>> named;
-    for (const LateData& late : communicator_->TakeLateData()) {
-      named.emplace_back(late.description, late.bytes);
-    }
-    return named;
-  }
-  nb::dict Features() const {
-    const SocketFeatures features = communicator_->features();
-    nb::dict named;
-    named["gso"] = features.segmentation_offload;
-    named["gro"] = features.receive_offload;
-    named["receive_buffer_bytes"] = communicator_->granted_receive_buffer_bytes();
-    named["datagram_bytes_max"] = communicator_->datagram_bytes_max();
-    return named;
-  }
+// The registry holds the communicator too, until close().
+std::shared_ptr<Communicator> OpenCommunicator(const nb::dict& settings) {
+  const CommunicatorOptions options = SettingsOf(settings);
+  return ValueOrRaise(WithoutGil([&] { return Registry::Global().Open(options); }));
+}
 
- private:
-  std::shared_ptr<Communicator> communicator_;
-};
+void Connect(Communicator& communicator,
+             const std::vector<std::pair<std::string, std::vector<std::uint16_t>>>& ranks,
+             std::size_t datagram_bytes_max, std::size_t peer_receive_buffer_bytes) {
+  std::vector<RankAddress> addresses;
+  for (const auto& [address, ports] : ranks) {
+    addresses.push_back({.address = address, .ports = ports});
+  }
+  RaiseUnlessOk(communicator.Connect(addresses, datagram_bytes_max, peer_receive_buffer_bytes));
+}
 
-std::vector<std::pair<std::string, std::string>> NamedAddresses() {
-  std::vector<std::pair<std::string, std::string>> named;
-  for (InterfaceAddress& found : ValueOrRaise(InterfaceAddresses())) {
-    named.emplace_back(std::move(found.interface), std::move(found.address));
+nb::list UnprovenPaths(const Communicator& communicator) {
+  nb::list found;
+  for (const auto& [lane, path] : communicator.UnprovenPaths()) {
+    found.append(
+        nb::make_tuple(lane, path.peer.value(), path.heard, path.answered, path.passed_bytes));
+  }
+  return found;
+}
+
+// (description, bytes) of each collective.
+nb::list TakeLateData(Communicator& communicator) {
+  nb::list found;
+  for (const LateData& late : communicator.TakeLateData()) {
+    found.append(nb::make_tuple(ToObject(late.description), late.bytes));
+  }
+  return found;
+}
+
+nb::dict Features(const Communicator& communicator) {
+  const SocketFeatures features = communicator.features();
+  return ToDict({{"gso", features.segmentation_offload},
+                 {"gro", features.receive_offload},
+                 {"receive_buffer_bytes", communicator.granted_receive_buffer_bytes()},
+                 {"datagram_bytes_max", communicator.datagram_bytes_max()}});
+}
+
+nb::list NamedAddresses() {
+  nb::list named;
+  for (const InterfaceAddress& found : ValueOrRaise(InterfaceAddresses())) {
+    named.append(nb::make_tuple(found.interface, found.address));
   }
   return named;
 }
 
-void OpenCommunicator(PyCommunicator* self, const nb::dict& settings) {
-  const CommunicatorOptions options = SettingsOf(settings);
-  const nb::gil_scoped_release release;
-  new (self) PyCommunicator(options);
-}
-
 void BindCommunicator(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<PyCommunicator>(module, "Communicator",
-                             "This process's end of a session: sockets, threads and calls.")
-      .def("__init__", &OpenCommunicator, "settings"_a)
-      .def("ports", &PyCommunicator::Ports)
-      .def("path_mtu_bytes", &PyCommunicator::PathMtuBytes, "address"_a, Release())
-      .def("granted_receive_buffer_bytes", &PyCommunicator::GrantedReceiveBufferBytes)
-      .def("connect", &PyCommunicator::Connect, "peers"_a, "datagram_bytes_max"_a,
-           "peer_receive_buffer_bytes"_a, Release())
-      .def("serve_status", &PyCommunicator::ServeStatus, "folder"_a)
-      .def("cancel", &PyCommunicator::Cancel, "reason"_a, Release())
-      .def("close", &PyCommunicator::Close, "reason"_a, Release())
-      .def("take_late_data", &PyCommunicator::TakeLateData)
-      .def("counters", &PyCommunicator::Counters, Release())
-      .def("flight_record", &PyCommunicator::FlightRecord)
-      .def("collective_totals", &PyCommunicator::CollectiveTotals)
-      .def("calls_under_way", &PyCommunicator::CallsUnderWay)
-      .def("begun_calls_under_way", &PyCommunicator::BegunCallsUnderWay)
-      .def("silent_ranks", &PyCommunicator::SilentRanks)
-      .def("probe_paths", &PyCommunicator::ProbePaths, "lengths"_a)
-      .def("unproven_paths", &PyCommunicator::UnprovenPaths)
-      .def("unreached_ranks", &PyCommunicator::UnreachedRanks)
-      .def("wait_for_event", &PyCommunicator::WaitForEvent)
-      .def("features", &PyCommunicator::Features);
+  // A function of the communicator without arguments, whose result becomes a list or dictionary.
+  const auto released = [](auto function, auto convert) {
+    return [=](Communicator& self) {
+      return convert(WithoutGil([&] { return std::invoke(function, self); }));
+    };
+  };
+  const auto list = [](const auto& values) { return ToList(values); };
+  const auto dict = [](const auto& values) { return ToDict(values); };
+  const auto object = [](const auto& value) { return ToObject(value); };
+  nb::class_<Communicator>(module, "Communicator",
+                           "This process's end of a session: sockets, threads and calls.")
+      .def(nb::new_(&OpenCommunicator), "settings"_a)
+      .def("ports", &Communicator::ports)
+      .def(
+          "path_mtu_bytes",
+          [](const Communicator&, const std::string& address) {
+            return ValueOrRaise(UdpPort::path_mtu_bytes(address));
+          },
+          "address"_a, Release())
+      .def("granted_receive_buffer_bytes", &Communicator::granted_receive_buffer_bytes)
+      .def("connect", &Connect, "peers"_a, "datagram_bytes_max"_a, "peer_receive_buffer_bytes"_a,
+           Release())
+      .def(
+          "serve_status",
+          [](Communicator& self, const std::string& folder) {
+            RaiseUnlessOk(self.ServeStatus(folder));
+          },
+          "folder"_a)
+      .def("cancel", &Communicator::Cancel, "reason"_a, Release())
+      .def(
+          "close",
+          [](const std::shared_ptr<Communicator>& self, const std::string& reason) {
+            Registry::Global().Close(self, reason);
+          },
+          "reason"_a, Release())
+      .def("take_late_data", &TakeLateData)
+      .def("counters", released(&Communicator::counters, dict))
+      .def("flight_record", released(&Communicator::FlightRecords, list))
+      .def("collective_totals", released(&Communicator::collective_totals, dict))
+      .def("calls_under_way", released(&Communicator::CallsUnderWay, list))
+      .def("begun_calls_under_way",
+           [](const Communicator& self) { return self.begun_calls().under_way(); })
+      .def("silent_ranks", released(&Communicator::SilentRanks, list))
+      .def("probe_paths", &Communicator::ProbePaths, "lengths"_a)
+      .def("unproven_paths", &UnprovenPaths)
+      .def("unreached_ranks", released(&Communicator::UnreachedRanks, list))
+      .def("wait_for_event", released(&Communicator::WaitForEvent, object))
+      .def("features", &Features);
 }
 
 // Handlers of host computations; of programs on CPU devices, too.
@@ -248,37 +226,24 @@ void BindFacts(nb::module_& module) {
 
 nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {
   const UdpPortOptions options{.receive_buffer_bytes = receive_buffer_bytes};
-  UdpFeatures features;
-  {
-    const nb::gil_scoped_release release;
-    features = ValueOrRaise(ProbeUdp(options));
-  }
-  nb::dict named;
-  named["gso"] = features.gso;
-  named["gro"] = features.gro;
-  named["receive_buffer_bytes"] = features.receive_buffer_bytes;
-  named["send_buffer_bytes"] = features.send_buffer_bytes;
-  named["send_buffer_wanted_bytes"] = options.send_buffer_bytes;
-  named["loopback_mtu_bytes"] = features.loopback_mtu_bytes;
-  return named;
+  const UdpFeatures features = ValueOrRaise(WithoutGil([&] { return ProbeUdp(options); }));
+  return ToDict({{"gso", features.gso},
+                 {"gro", features.gro},
+                 {"receive_buffer_bytes", features.receive_buffer_bytes},
+                 {"send_buffer_bytes", features.send_buffer_bytes},
+                 {"send_buffer_wanted_bytes", options.send_buffer_bytes},
+                 {"loopback_mtu_bytes", features.loopback_mtu_bytes}});
 }
 
 nb::list ListFailures() {
-  std::vector<Failure> failures;
-  {
-    const nb::gil_scoped_release release;
-    failures = Registry::Global().failures().All();
-  }
   nb::list list;
-  for (const Failure& failure : failures) {
-    nb::dict named;
-    named["cause"] = NameOf(failure.status.blame().cause);
-    named["message"] = failure.status.message();
-    named["ranks"] = ToList(failure.status.blame().ranks);
-    named["collective"] = failure.collective;
-    named["sequence"] = failure.sequence.value();
-    named["waited_s"] = ToSeconds(failure.waited);
-    list.append(named);
+  for (const Failure& failure : WithoutGil([] { return Registry::Global().failures().All(); })) {
+    list.append(ToDict({{"cause", NameOf(failure.status.blame().cause)},
+                        {"message", failure.status.message()},
+                        {"ranks", failure.status.blame().ranks},
+                        {"collective", failure.collective},
+                        {"sequence", failure.sequence},
+                        {"waited_s", failure.waited}}));
   }
   return list;
 }

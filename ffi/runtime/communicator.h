@@ -49,9 +49,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Communicator& operator=(const Communicator&) = delete;
 
   std::vector<std::uint16_t> ports() const { return ports_; }
-  static Result<std::size_t> PathMtuBytes(const std::string& address) {
-    return UdpPort::path_mtu_bytes(address);
-  }
   // The granted size of the smallest buffer among the sockets.
   std::size_t granted_receive_buffer_bytes() const { return granted_receive_buffer_bytes_; }
 

@@ -306,8 +306,8 @@ def test_every_counter_is_explained_in_its_own_words():
 
 def test_every_field_of_the_flight_record_is_explained():
     header = text(ROOT / "ffi/bind/event_dict.h")
-    body = header.split("ToDict(const CallRecord&", 1)[1].split("\n}", 1)[0]
-    fields = re.findall(r'named\["(\w+)"\]', body)
+    body = header.split("ToObject(const CallRecord&", 1)[1].split("\n}", 1)[0]
+    fields = re.findall(r'{"(\w+)",', body)
     assert list(_table_under("The flight record")) == fields
     method = text(ROOT / "jax_optireduce/_session/communicator.py")
     docstring = method.split("def flight_record", 1)[1].split("return", 1)[0]
