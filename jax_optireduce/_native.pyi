@@ -37,8 +37,7 @@ def registrations() -> Mapping[str, object]:
     "jax_optireduce_allreduce" sums leaves over a group; "jax_optireduce_sequence" draws
     the sequence of the next call; "jax_optireduce_begin" and "jax_optireduce_end" do a
     sum in two steps; "jax_optireduce_hadamard_encode" and "_decode" rotate a bucket.
-    ffi/bind/xla_allreduce.h, xla_begin.h and xla_hadamard.h describe their operands,
-    results and attributes.
+    ffi/bind/xla_handlers.h describes their operands, results and attributes.
     """
 
 def register_with_plugin(path: str) -> tuple[int, int]:
@@ -50,21 +49,8 @@ def register_with_plugin(path: str) -> tuple[int, int]:
     """
 
 def reduce_and_wait(
+    attributes: Mapping[str, Any],
     *,
-    communicator: str,
-    name: str,
-    key: str,
-    description: str,
-    operation: str,
-    mode: str,
-    wire_format: str,
-    fingerprint: int,
-    group_processes: Sequence[int],
-    group_size: int,
-    drain: int,
-    averages: bool,
-    clusters: Sequence[int],
-    spare: int,
     group_rank: Sequence[int],
     step: int,
     dtype: str,
@@ -72,9 +58,9 @@ def reduce_and_wait(
 ) -> list[float]:
     """Sums a leaf in place, and waits; returns the statistics.
 
-    `leaf` is its memory as uint8 [bytes], writable; `group_rank` is (group, rank);
-    `step` is -1 if the calls are counted. For the others see
-    ffi/bind/xla_allreduce.h.
+    `attributes` are those of the allreduce in ffi/bind/xla_handlers.h; `group_rank` is
+    (group, rank); `step` is -1 if the calls are counted; `leaf` is its memory as uint8
+    [bytes], writable.
     """
 
 def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:

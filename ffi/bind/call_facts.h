@@ -1,4 +1,5 @@
-// The facts about a call that C++ and Python share: modes, wire formats, statistics, names, drains.
+// The facts about a call that C++ and Python share: modes, wire formats, statistics, names, drains,
+// tokens.
 // This is their only definition; Python reads them from the extension module.
 
 #ifndef FFI_BIND_CALL_FACTS_H_
@@ -23,6 +24,11 @@ inline constexpr std::size_t kNameBytesMax = 160;
 // Numbers of the attribute `drain` of a call; any other is an ordinary call.
 inline constexpr std::int64_t kDrainOfCalls = 1;
 inline constexpr std::int64_t kDrainOfCallsIfAny = 2;
+
+// Elements of the token of a begun call, s32: the session, the collective (the attribute `salt`),
+// the number of the call among the begun ones of its device, the step (-1: the call was counted).
+// Equal on all devices of a call. All elements 0: the token of no call.
+inline constexpr std::size_t kTokenElements = 4;
 
 struct Mode {
   std::string_view name;

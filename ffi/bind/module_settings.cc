@@ -1,5 +1,3 @@
-#include "ffi/bind/module_settings.h"
-
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +8,9 @@
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "ffi/bind/module_parts.h"
+#include "ffi/runtime/communicator_options.h"
 
 namespace optireduce {
 namespace {

@@ -1,11 +1,10 @@
-#include "ffi/bind/module_simulate.h"
-
 #include <nanobind/stl/string.h>
 
 #include <chrono>
 #include <string>
 
 #include "ffi/base/status.h"
+#include "ffi/bind/module_parts.h"
 #include "ffi/protocol/stats.h"
 #include "ffi/sim/network.h"
 #include "ffi/sim/scenario.h"

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +19,7 @@
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/registry.h"
 #include "ffi/bind/status_encoding.h"
+#include "ffi/bind/xla_handlers.h"
 #include "ffi/codec/element_type.h"
 #include "ffi/codec/wire_format.h"
 #include "ffi/runtime/communicator.h"
@@ -165,9 +166,11 @@ Status ReadGroup(const CallAttributes& attributes, const std::int32_t* group_ran
 
 }  // namespace
 
-Status CheckLeaf(std::string_view name, std::size_t i, const ffi::AnyBuffer& in,
-                 CollectiveSpec& spec) {
-  const std::optional<ElementType> type = ElementTypeOf(in.element_type());
+Result<ffi::AnyBuffer> ReadLeaf(std::string_view name, ffi::RemainingArgs arguments, std::size_t i,
+                                CollectiveSpec& spec) {
+  const auto leaf = arguments.get<ffi::AnyBuffer>(i);
+  if (!leaf.has_value()) return Invalid(name, "leaf " + std::to_string(i) + " is not an array.");
+  const std::optional<ElementType> type = ElementTypeOf(leaf->element_type());
   if (!type) {
     return Invalid(name,
                    "the dtype of leaf " + std::to_string(i) +
@@ -180,39 +183,9 @@ Status CheckLeaf(std::string_view name, std::size_t i, const ffi::AnyBuffer& in,
                              std::string(NameOf(spec.element_type)) + ", leaf " +
                              std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
   }
-  return Status();
+  spec.elements += static_cast<std::uint64_t>(leaf->element_count());
+  return *leaf;
 }
-
-namespace {
-
-// Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
-Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                  DeviceCall& call) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const auto argument = arguments.get<ffi::AnyBuffer>(i);
-    auto result = results.get<ffi::AnyBuffer>(i);
-    if (!argument.has_value() || !result.has_value()) {
-      return Invalid(name, "leaf " + std::to_string(i) + " is not an array.");
-    }
-    const ffi::AnyBuffer& in = *argument;
-    ffi::AnyBuffer out = **result;
-    if (Status status = CheckLeaf(name, i, in, call.spec); !status.ok()) return status;
-    if (out.element_type() != in.element_type() || out.element_count() != in.element_count()) {
-      return Invalid(name, "result " + std::to_string(i) +
-                               " must have the shape and dtype of leaf " + std::to_string(i) + ".");
-    }
-    if (in.element_count() == 0) continue;
-    if (in.untyped_data() != out.untyped_data()) {
-      std::memcpy(out.untyped_data(), in.untyped_data(), in.size_bytes());
-    }
-    call.leaves.push_back({.data = static_cast<std::byte*>(out.untyped_data()),
-                           .elements = static_cast<std::uint64_t>(in.element_count())});
-    call.spec.elements += static_cast<std::uint64_t>(in.element_count());
-  }
-  return Status();
-}
-
-}  // namespace
 
 float* StatsOf(ffi::RemainingRets results) {
   auto last = results.get<ffi::AnyBuffer>(results.size() - 1);
@@ -227,6 +200,16 @@ void WriteStats(const DeviceResult& result, std::size_t processes, float* stats)
   const CallReport report{.result = result, .processes = processes};
   for (const Statistic& statistic : kStatistics) {
     *stats++ = static_cast<float>(statistic.value(report));
+  }
+}
+
+void EndFuture(ffi::Promise& promise, const DeviceResult& result, std::size_t processes,
+               float* stats) {
+  WriteStats(result, processes, stats);
+  if (result.status.ok()) {
+    promise.SetAvailable();
+  } else {
+    promise.SetError(EncodeError(result.status));
   }
 }
 
@@ -259,8 +242,8 @@ Status ReadStep(std::string_view name, std::int32_t step, DeviceCall& call) {
   return Status();
 }
 
-}  // namespace
-
+// Checks the size of a bucket with one stage. It has a block for each rank of the group, in the
+// order of the processes: the blocks of a process are its shard.
 Status CheckBlocks(const CallAttributes& attributes, const DeviceCall& call) {
   const auto size = static_cast<std::uint64_t>(attributes.group_size);
   if (HasBothStages(call.spec)) return Status();
@@ -279,20 +262,54 @@ Status CheckBlocks(const CallAttributes& attributes, const DeviceCall& call) {
   return Status();
 }
 
-Status ReadCall(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
-                ffi::BufferR0<ffi::S32> step, const CommunicatorOptions& options,
-                DeviceCall& call) {
+}  // namespace
+
+Status ReadCall(const CallAttributes& attributes, std::span<const std::int32_t> group_rank,
+                std::int32_t step, const Communicator& communicator, DeviceCall& call) {
   const std::string_view name = attributes.name;
-  if (group_rank.element_count() != 2) {
+  if (group_rank.size() != 2) {
     return Invalid(name, "the first operand must be (group, rank) as s32[2].");
   }
   Status read = ReadAttributes(attributes, call);
-  if (read.ok()) read = ReadStep(name, *step.typed_data(), call);
+  if (read.ok()) read = ReadStep(name, step, call);
   if (!read.ok()) return read;
-  return ReadGroup(attributes, group_rank.typed_data(), options.rank, options.world_size, call);
+  const CommunicatorOptions& options = communicator.options();
+  return ReadGroup(attributes, group_rank.data(), options.rank, options.world_size, call);
+}
+
+Status StartCall(const CallAttributes& attributes, Communicator& communicator, DeviceCall call) {
+  if (Status status = CheckBlocks(attributes, call); !status.ok()) return status;
+  if (call.drain) {
+    if (Status status = communicator.CheckDrain(call); !status.ok()) return status;
+  }
+  Registry::Global().failures().Watch(call);
+  communicator.Start(std::move(call));
+  return Status();
 }
 
 namespace {
+
+// Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
+Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                  DeviceCall& call) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    Result<ffi::AnyBuffer> leaf = ReadLeaf(name, arguments, i, call.spec);
+    if (!leaf.ok()) return leaf.status();
+    const ffi::AnyBuffer& in = leaf.value();
+    auto result = results.get<ffi::AnyBuffer>(i);
+    if (!result.has_value() || (*result)->element_type() != in.element_type() ||
+        (*result)->element_count() != in.element_count()) {
+      return Invalid(name, "result " + std::to_string(i) +
+                               " must have the shape and dtype of leaf " + std::to_string(i) + ".");
+    }
+    if (in.element_count() == 0) continue;
+    void* const out = (*result)->untyped_data();
+    if (in.untyped_data() != out) std::memcpy(out, in.untyped_data(), in.size_bytes());
+    call.leaves.push_back({.data = static_cast<std::byte*>(out),
+                           .elements = static_cast<std::uint64_t>(in.element_count())});
+  }
+  return Status();
+}
 
 // Finds every error of a call before the call is started.
 Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
@@ -310,72 +327,53 @@ Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> 
   float* const stats = StatsOf(results);
   if (stats == nullptr) return Invalid(name, "the last result must be the statistics, in f32.");
   DeviceCall call;
-  const Status read = ReadCall(attributes, group_rank, step, communicator.options(), call);
+  Status read = ReadCall(attributes, {group_rank.typed_data(), group_rank.element_count()},
+                         *step.typed_data(), communicator, call);
+  if (read.ok()) read = ReadLeaves(name, arguments, results, call);
   if (!read.ok()) return read;
-  if (Status status = ReadLeaves(name, arguments, results, call); !status.ok()) return status;
-  if (Status status = CheckBlocks(attributes, call); !status.ok()) return status;
-  if (call.drain) {
-    if (Status status = communicator.CheckDrain(call); !status.ok()) return status;
-  }
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {
-    WriteStats(result, processes, stats);
-    // May run the rest of the program on this thread.
-    if (result.status.ok()) {
-      promise.SetAvailable();
-    } else {
-      promise.SetError(EncodeError(result.status));
-    }
+    EndFuture(promise, result, processes, stats);
   };
-  Registry::Global().failures().Watch(call);
-  communicator.Start(std::move(call));
-  return Status();
+  return StartCall(attributes, communicator, std::move(call));
 }
 
 ffi::Future AllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                       ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                       ffi::RemainingRets results) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  Status status;
-  try {
-    status = StartAllReduce(attributes, group_rank, step, arguments, results, promise);
-  } catch (const std::exception& unexpected) {
-    status = Status(StatusCode::kInternal, unexpected.what());
-  }
-  // XLA has not received the future yet, so nothing of the program can run in this call.
-  if (!status.ok()) promise.SetError(EncodeError(status));
-  return future;
+  return FutureOf([&](const ffi::Promise& promise) {
+    return StartAllReduce(attributes, group_rank, step, arguments, results, promise);
+  });
 }
 
 ffi::Error TakeSequence(std::string_view communicator, std::string_view name,
                         ffi::BufferR1<ffi::S32> group_rank, ffi::AnyBuffer bucket,
                         ffi::Result<ffi::BufferR0<ffi::S32>> sequence,
-                        ffi::Result<ffi::AnyBuffer> same_bucket) try {
-  Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
-  if (!found.ok()) return EncodeError(found.status());
-  const std::int32_t* const values = group_rank.typed_data();
-  if (group_rank.element_count() != 2 || values[0] < 0 || values[1] < 0) {
-    return EncodeError(Invalid(name, "the operand must be (group, rank) as s32[2], 0 or more."));
-  }
-  if (same_bucket->size_bytes() != bucket.size_bytes()) {
-    return EncodeError(Invalid(name, "the last result must be as large as the bucket."));
-  }
-  const Sequence taken =
-      found.value()->TakeNextSequence(std::string(name), static_cast<std::uint32_t>(values[0]),
-                                      static_cast<std::uint32_t>(values[1]));
-  if (taken.value() > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max())) {
-    return EncodeError(Status(StatusCode::kResourceExhausted,
-                              "2^31 calls of one name were made; give the call a new name=."));
-  }
-  *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
-  // If XLA did not alias them.
-  if (same_bucket->untyped_data() != bucket.untyped_data()) {
-    std::memcpy(same_bucket->untyped_data(), bucket.untyped_data(), bucket.size_bytes());
-  }
-  return ffi::Error::Success();
-} catch (const std::exception& unexpected) {
-  return EncodeError(Status(StatusCode::kInternal, unexpected.what()));
+                        ffi::Result<ffi::AnyBuffer> same_bucket) {
+  return ErrorOf([&]() -> Status {
+    Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
+    if (!found.ok()) return found.status();
+    const std::int32_t* const values = group_rank.typed_data();
+    if (group_rank.element_count() != 2 || values[0] < 0 || values[1] < 0) {
+      return Invalid(name, "the operand must be (group, rank) as s32[2], 0 or more.");
+    }
+    if (same_bucket->size_bytes() != bucket.size_bytes()) {
+      return Invalid(name, "the last result must be as large as the bucket.");
+    }
+    const Sequence taken =
+        found.value()->TakeNextSequence(std::string(name), static_cast<std::uint32_t>(values[0]),
+                                        static_cast<std::uint32_t>(values[1]));
+    if (taken.value() > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max())) {
+      return Status(StatusCode::kResourceExhausted,
+                    "2^31 calls of one name were made; give the call a new name=.");
+    }
+    *sequence->typed_data() = static_cast<std::int32_t>(taken.value());
+    // If XLA did not alias them.
+    if (same_bucket->untyped_data() != bucket.untyped_data()) {
+      std::memcpy(same_bucket->untyped_data(), bucket.untyped_data(), bucket.size_bytes());
+    }
+    return Status();
+  });
 }
 
 }  // namespace

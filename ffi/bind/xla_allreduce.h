@@ -1,16 +1,19 @@
-// The handlers of the allreduce, with XLA's C interface.
+// The parts that all ways of an allreduce from a program have in common: its attributes, and their
+// checks; its statistics.
 
 #ifndef FFI_BIND_XLA_ALLREDUCE_H_
 #define FFI_BIND_XLA_ALLREDUCE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <span>
 #include <string_view>
 
 #include "ffi/base/status.h"
-#include "ffi/runtime/communicator_options.h"
+#include "ffi/bind/status_encoding.h"
+#include "ffi/runtime/communicator.h"
 #include "ffi/runtime/device_rendezvous.h"
-#include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace optireduce {
@@ -35,44 +38,52 @@ struct CallAttributes {
   std::int64_t spare = 0;
 };
 
-// Reads a call, without its leaves.
-Status ReadCall(const CallAttributes& attributes, xla::ffi::BufferR1<xla::ffi::S32> group_rank,
-                xla::ffi::BufferR0<xla::ffi::S32> step, const CommunicatorOptions& options,
-                DeviceCall& call);
+// Reads a call, without its leaves. `group_rank` is the group and the rank in it; `step` -1 has the
+// calls counted.
+Status ReadCall(const CallAttributes& attributes, std::span<const std::int32_t> group_rank,
+                std::int32_t step, const Communicator& communicator, DeviceCall& call);
 
-// Checks leaf `i`; the first leaf sets the dtype.
-Status CheckLeaf(std::string_view name, std::size_t i, const xla::ffi::AnyBuffer& in,
-                 CollectiveSpec& spec);
+// Reads argument `i` as a leaf, and adds its elements to the collective; the first leaf sets the
+// dtype.
+Result<xla::ffi::AnyBuffer> ReadLeaf(std::string_view name, xla::ffi::RemainingArgs arguments,
+                                     std::size_t i, CollectiveSpec& spec);
 
-// Checks the size of a bucket with one stage. It has a block for each rank of the group, in the
-// order of the processes: the blocks of a process are its shard.
-Status CheckBlocks(const CallAttributes& attributes, const DeviceCall& call);
+// Checks a call with its leaves, and starts it.
+Status StartCall(const CallAttributes& attributes, Communicator& communicator, DeviceCall call);
 
 // The float array of a call's statistics, if the last result is one, otherwise null.
 float* StatsOf(xla::ffi::RemainingRets results);
 void WriteStats(const DeviceResult& result, std::size_t processes, float* stats);
+// Writes the statistics and ends the future of a call. May run the rest of the program on this
+// thread.
+void EndFuture(xla::ffi::Promise& promise, const DeviceResult& result, std::size_t processes,
+               float* stats);
 
-// Sums leaves over the ranks of a group, in place. Platform "cpu"; returns a future.
-//   operands:   group and rank in it s32[2]; step s32[] (-1: the calls are counted); leaves...
-//   results:    leaves..., each aliased to its operand; the statistics of the call, f32, see
-//               kStatistics
-//   attributes: communicator, name, key (the name without the part that distinguishes calls of one
-//               program with the same name), description, mode ("exact", "agreed", "bounded" or
-//               "lossy"): strings; fingerprint i64; group_processes i32 array, row-major [groups,
-//               group_size], the process of each rank of each group; group_size i64; drain i64
-//               (0: no; 1: of calls that were made; 2: of calls that may have been made); clusters
-//               i32 array, one for each rank of a group or empty, and spare i64: see Quorum
-// Leaves are of one dtype: float32, bfloat16, float16, float64, int32, complex64 or complex128.
-// Modes, statistics and the limit of a name: ffi/bind/call_facts.h.
-XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame);
+// The outcome of `function`, with its exceptions.
+template <typename Function>
+Status StatusOf(Function function) try {
+  return function();
+} catch (const std::exception& unexpected) {
+  return Status(StatusCode::kInternal, unexpected.what());
+}
 
-// Takes the sequence of a name's next allreduce, for a program that needs it before the call.
-//   operands:   group and rank in it s32[2]; the operand of the allreduce, so that a call that
-//               depends on an earlier one of the same name takes its number after that one
-//   results:    s32[]; the operand of the allreduce, unchanged and aliased: later operations may
-//               overwrite it, since it has no other reader
-//   attributes: communicator, name: strings
-XLA_FFI_Error* SequenceHandler(XLA_FFI_CallFrame* call_frame);
+// The outcome of a handler that does not wait.
+template <typename Function>
+xla::ffi::Error ErrorOf(Function function) {
+  const Status status = StatusOf(function);
+  return status.ok() ? xla::ffi::Error::Success() : EncodeError(status);
+}
+
+// The future of a call that `start(promise)` starts, or of its error.
+template <typename Start>
+xla::ffi::Future FutureOf(Start start) {
+  xla::ffi::Promise promise;
+  xla::ffi::Future future(promise);
+  const Status status = StatusOf([&] { return start(promise); });
+  // XLA has not received the future yet, so nothing of the program can run in this call.
+  if (!status.ok()) promise.SetError(EncodeError(status));
+  return future;
+}
 
 }  // namespace optireduce
 

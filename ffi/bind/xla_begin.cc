@@ -1,9 +1,6 @@
-#include "ffi/bind/xla_begin.h"
-
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,8 +12,8 @@
 #include "ffi/base/status.h"
 #include "ffi/bind/call_facts.h"
 #include "ffi/bind/registry.h"
-#include "ffi/bind/status_encoding.h"
 #include "ffi/bind/xla_allreduce.h"
+#include "ffi/bind/xla_handlers.h"
 #include "ffi/runtime/begun_calls.h"
 #include "ffi/runtime/communicator.h"
 #include "xla/ffi/api/ffi.h"
@@ -48,24 +45,6 @@ std::int32_t SessionOf(const Communicator& communicator) {
   return std::bit_cast<std::int32_t>(communicator.session() | 1U);
 }
 
-Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, CollectiveSpec& spec,
-                  std::vector<Leaf>& leaves) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const auto argument = arguments.get<ffi::AnyBuffer>(i);
-    if (!argument.has_value()) {
-      return InvalidArgument("leaf " + std::to_string(i) + " of " + Quoted(name) +
-                             " is not an array.");
-    }
-    if (Status status = CheckLeaf(name, i, *argument, spec); !status.ok()) return status;
-    const auto elements = static_cast<std::uint64_t>(argument->element_count());
-    if (elements == 0) continue;
-    leaves.push_back(
-        {.data = static_cast<std::byte*>(argument->untyped_data()), .elements = elements});
-    spec.elements += elements;
-  }
-  return Status();
-}
-
 Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                   ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
                   ffi::BufferR1<ffi::S32> token) {
@@ -73,13 +52,16 @@ Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> gro
   if (!found.ok()) return found.status();
   Communicator& communicator = *found.value();
   DeviceCall call;
-  if (Status read = ReadCall(attributes, group_rank, step, communicator.options(), call);
-      !read.ok()) {
-    return read;
-  }
-  std::vector<Leaf> leaves;
-  if (Status read = ReadLeaves(attributes.name, arguments, call.spec, leaves); !read.ok()) {
-    return read;
+  Status read = ReadCall(attributes, {group_rank.typed_data(), group_rank.element_count()},
+                         *step.typed_data(), communicator, call);
+  if (!read.ok()) return read;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    Result<ffi::AnyBuffer> leaf = ReadLeaf(attributes.name, arguments, i, call.spec);
+    if (!leaf.ok()) return leaf.status();
+    const auto elements = static_cast<std::uint64_t>(leaf.value().element_count());
+    if (elements == 0) continue;
+    call.leaves.push_back(
+        {.data = static_cast<std::byte*>(leaf.value().untyped_data()), .elements = elements});
   }
   if (token.element_count() != kTokenElements) {
     return InvalidArgument("the result of " + Quoted(attributes.name) + " must be a token.");
@@ -87,7 +69,7 @@ Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> gro
   const BegunCallsOf of{.collective = static_cast<std::uint32_t>(attributes.salt & 0xFFFFFFFF),
                         .group = call.group,
                         .rank = call.rank};
-  Result<std::uint32_t> number = communicator.begun_calls().Begin(of, leaves, call);
+  Result<std::uint32_t> number = communicator.begun_calls().Begin(of, call);
   if (!number.ok()) return number.status();
   std::int32_t* const numbers = token.typed_data();
   numbers[kSession] = SessionOf(communicator);
@@ -101,11 +83,8 @@ Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> gro
 
 ffi::Error Begin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,
                  ffi::BufferR0<ffi::S32> step, ffi::RemainingArgs arguments,
-                 ffi::Result<ffi::BufferR1<ffi::S32>> token) try {
-  const Status status = StartBegin(attributes, group_rank, step, arguments, *token);
-  return status.ok() ? ffi::Error::Success() : EncodeError(status);
-} catch (const std::exception& unexpected) {
-  return EncodeError(Status(StatusCode::kInternal, unexpected.what()));
+                 ffi::Result<ffi::BufferR1<ffi::S32>> token) {
+  return ErrorOf([&] { return StartBegin(attributes, group_rank, step, arguments, *token); });
 }
 
 // The memory of the results, but the statistics: valid until the end of the call.
@@ -167,28 +146,15 @@ Status StartEnd(std::string_view name, ffi::BufferR1<ffi::S32> group_rank,
            },
        .done =
            [promise, stats](const DeviceResult& result, std::size_t processes) mutable {
-             WriteStats(result, processes, stats);
-             // May run the rest of the program on this thread.
-             if (result.status.ok()) {
-               promise.SetAvailable();
-             } else {
-               promise.SetError(EncodeError(result.status));
-             }
+             EndFuture(promise, result, processes, stats);
            }});
 }
 
 ffi::Future End(std::string_view communicator, ffi::BufferR1<ffi::S32> group_rank,
                 ffi::BufferR1<ffi::S32> token, ffi::RemainingArgs, ffi::RemainingRets results) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  Status status;
-  try {
-    status = StartEnd(communicator, group_rank, token, results, promise);
-  } catch (const std::exception& unexpected) {
-    status = Status(StatusCode::kInternal, unexpected.what());
-  }
-  if (!status.ok()) promise.SetError(EncodeError(status));
-  return future;
+  return FutureOf([&](const ffi::Promise& promise) {
+    return StartEnd(communicator, group_rank, token, results, promise);
+  });
 }
 
 }  // namespace

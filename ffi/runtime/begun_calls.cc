@@ -26,8 +26,7 @@ Status BegunCalls::MakeRoom(Slot& slot, const std::string& name) {
   return Status();
 }
 
-Result<std::uint32_t> BegunCalls::Begin(const BegunCallsOf& of, std::span<const Leaf> leaves,
-                                        DeviceCall& call) {
+Result<std::uint32_t> BegunCalls::Begin(const BegunCallsOf& of, DeviceCall& call) {
   const std::size_t element_bytes = SizeOf(call.spec.element_type);
   auto begun = std::make_shared<Call>();
   begun->processes = call.spec.members.size();
@@ -42,7 +41,7 @@ Result<std::uint32_t> BegunCalls::Begin(const BegunCallsOf& of, std::span<const 
     ++under_way_;
   }
   std::byte* to = begun->values.data();
-  for (const Leaf& leaf : leaves) {
+  for (const Leaf& leaf : call.leaves) {
     const std::size_t bytes = static_cast<std::size_t>(leaf.elements) * element_bytes;
     std::memcpy(to, leaf.data, bytes);
     to += bytes;

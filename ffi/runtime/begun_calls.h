@@ -49,10 +49,9 @@ class BegunCalls : public std::enable_shared_from_this<BegunCalls> {
   // handles that were lost with a failed step.
   static constexpr std::size_t kOpenMax = 8;
 
-  // Copies the leaves, which are contributions of `call`; sets its `leaves`, `done` and `begun`.
-  // The caller then starts the call. Returns its number, from 1.
-  Result<std::uint32_t> Begin(const BegunCallsOf& of, std::span<const Leaf> leaves,
-                              DeviceCall& call);
+  // Copies the leaves of `call`, and gives it the copy instead; sets its `done` and `begun`. The
+  // caller then starts the call. Returns its number, from 1.
+  Result<std::uint32_t> Begin(const BegunCallsOf& of, DeviceCall& call);
 
   // Hands over the result of a call: on this thread if the call has ended, otherwise later, on the
   // completion pool. After an error `taker` is not used.

@@ -45,7 +45,7 @@ from jax_optireduce._stats import CollectiveStats
 BEGIN_TARGET = "jax_optireduce_begin"
 END_TARGET = "jax_optireduce_end"
 
-# Positions in a token. Source: ffi/bind/xla_begin.h.
+# Positions in a token. Source: ffi/bind/call_facts.h.
 _COLLECTIVE, _STEP = 1, 3
 
 begin_p = Primitive("optireduce_begin")

@@ -44,17 +44,8 @@ def _reduce(
     attributes: dict[str, Any], rank: np.ndarray, step: np.ndarray, bucket: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     total = np.array(bucket)
-    arguments = {
-        **attributes,
-        "fingerprint": int(attributes["fingerprint"]),
-        "group_processes": attributes["group_processes"].tolist(),
-        "group_size": int(attributes["group_size"]),
-        "drain": int(attributes["drain"]),
-        "clusters": attributes["clusters"].tolist(),
-        "spare": int(attributes["spare"]),
-    }
     stats = _native.reduce_and_wait(
-        **arguments,
+        attributes,
         group_rank=np.asarray(rank).tolist(),
         step=int(step),
         dtype=str(total.dtype),

@@ -35,12 +35,12 @@ class TestBegunCalls {
     DeviceCall call;
     call.spec.name = "x";
     std::vector<std::vector<float>> copies = leaves;
-    std::vector<Leaf> given;
     for (std::vector<float>& leaf : copies) {
       call.spec.elements += leaf.size();
-      given.push_back({.data = reinterpret_cast<std::byte*>(leaf.data()), .elements = leaf.size()});
+      call.leaves.push_back(
+          {.data = reinterpret_cast<std::byte*>(leaf.data()), .elements = leaf.size()});
     }
-    const std::uint32_t number = Unwrap(begun_->Begin({.rank = rank}, given, call));
+    const std::uint32_t number = Unwrap(begun_->Begin({.rank = rank}, call));
     started_.push_back(std::move(call));
     return number;
   }
