@@ -45,15 +45,10 @@ struct Faults {
   std::optional<std::uint16_t> lane{};  // the only lane with faults; none: all lanes have them
   std::uint64_t seed = 0;
 
-  Status Validate() const;
-
   // Parses a user's option: `loss`, `duplicate`, `reorder`, `corrupt`, `truncate` as fractions in
   // [0, 1], `delay_s` and `silent_after_s` in seconds, `lane` and `seed` as whole numbers. The
   // default of each is 0; without `lane` all lanes have the faults.
   static Result<Faults> FromMap(const std::map<std::string, double>& settings);
-
- private:
-  Status Set(const std::string& name, double value);
 };
 
 // Numbers of datagrams so far.
@@ -68,7 +63,6 @@ struct FaultCounters {
 
 class FaultPort : public DatagramPort {
  public:
-  // `faults` must be valid.
   FaultPort(std::unique_ptr<DatagramPort> port, const Faults& faults);
 
   const FaultCounters& counters() const { return counters_; }

@@ -71,7 +71,6 @@ class UdpPort : public DatagramPort {
   std::size_t granted_send_buffer_bytes() const { return granted_send_buffer_bytes_; }
   bool segmentation_offload() const { return segmentation_offload_; }
   bool receive_offload() const { return receive_offload_; }
-  const SendErrors& errors() const { return errors_; }
 
   // DatagramPort. All calls but Wake() belong to one thread, the one that waits.
   bool Send(Rank to, Pieces pieces, std::size_t datagram_bytes) override;
