@@ -1,8 +1,7 @@
 #include "ffi/crypto/gcm.h"
 
 #include "ffi/base/check.h"
-#include "ffi/crypto/gcm_ipsec_mb.h"
-#include "ffi/crypto/gcm_libcrypto.h"
+#include "ffi/crypto/gcm_libraries.h"
 
 namespace optireduce {
 

@@ -1,4 +1,4 @@
-#include "ffi/crypto/gcm_ipsec_mb.h"
+#include "ffi/crypto/gcm_libraries.h"
 
 #ifdef OPTIREDUCE_IPSEC_MB
 
@@ -25,11 +25,6 @@ const IMB_MGR* Functions() {
     return nullptr;
   }();
   return manager;
-}
-
-unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
 }
 
 class IpsecMbGcm final : public Gcm {

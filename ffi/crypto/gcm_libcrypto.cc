@@ -1,11 +1,10 @@
-#include "ffi/crypto/gcm_libcrypto.h"
-
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <utility>
 
 #include "ffi/base/check.h"
+#include "ffi/crypto/gcm_libraries.h"
 
 namespace optireduce::libcrypto {
 namespace {
@@ -14,11 +13,6 @@ struct Free {
   void operator()(EVP_CIPHER* cipher) const { EVP_CIPHER_free(cipher); }
   void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
 };
-
-unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-const unsigned char* Raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
 
 class LibcryptoGcm final : public Gcm {
  public:

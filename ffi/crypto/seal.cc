@@ -11,7 +11,7 @@
 
 #include "ffi/base/bytes.h"
 #include "ffi/base/check.h"
-#include "ffi/crypto/gcm_libcrypto.h"
+#include "ffi/crypto/gcm_libraries.h"
 
 namespace optireduce {
 namespace {
