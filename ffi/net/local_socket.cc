@@ -1,7 +1,6 @@
 #include "ffi/net/local_socket.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,12 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <utility>
 
 #include "ffi/base/quoted.h"
-#include "ffi/net/clock.h"
 
 namespace optireduce {
 namespace {
@@ -140,13 +137,7 @@ bool LocalSocket::WaitFor(int fd, short events, Instant until) {
   while (true) {
     std::array<pollfd, 2> waits{{{.fd = stop_.get(), .events = POLLIN, .revents = 0},
                                  {.fd = fd, .events = events, .revents = 0}}};
-    timespec left{};
-    if (until != kNever) {
-      const Duration duration = std::max(until - ClockNow(), Duration::zero());
-      left.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(duration).count();
-      left.tv_nsec = (duration % std::chrono::seconds(1)).count();
-    }
-    const int ready = ppoll(waits.data(), waits.size(), until == kNever ? nullptr : &left, nullptr);
+    const int ready = PollUntil(waits, until);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
     // WaitForStop() asks for the same descriptor.

@@ -6,17 +6,24 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 
 #include "ffi/base/status.h"
+#include "ffi/base/time.h"
+#include "ffi/net/clock.h"
 
 namespace optireduce {
 
@@ -52,6 +59,15 @@ inline std::optional<int> GetSocketOption(int fd, int level, int name) {
   socklen_t bytes = sizeof(value);
   if (getsockopt(fd, level, name, &value, &bytes) != 0) return std::nullopt;
   return value;
+}
+
+// ppoll() up to an instant.
+inline int PollUntil(std::span<pollfd> polled, Instant until) {
+  const Duration left = std::max(until - ClockNow(), Duration::zero());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec timeout = {.tv_sec = static_cast<std::time_t>(seconds.count()),
+                            .tv_nsec = static_cast<long>((left - seconds).count())};
+  return ppoll(polled.data(), polled.size(), until == kNever ? nullptr : &timeout, nullptr);
 }
 
 struct SocketAddress {

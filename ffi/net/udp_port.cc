@@ -2,7 +2,6 @@
 
 #include <linux/errqueue.h>
 #include <linux/udp.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -13,7 +12,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <utility>
@@ -84,12 +82,6 @@ T ControlValue(cmsghdr* control) {
 
 iovec VectorOf(std::span<const std::byte> bytes) {
   return {.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
-}
-
-timespec TimeSpecOf(Duration wait) {
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(wait);
-  return {.tv_sec = static_cast<std::time_t>(seconds.count()),
-          .tv_nsec = static_cast<long>((wait - seconds).count())};
 }
 
 }  // namespace
@@ -245,15 +237,13 @@ Result<std::size_t> UdpPort::path_mtu_bytes(const std::string& address) {
                                      ? GetSocketOption(socket.get(), IPPROTO_IPV6, IPV6_MTU)
                                      : GetSocketOption(socket.get(), IPPROTO_IP, IP_MTU);
   if (!mtu) return SystemError("could not read the path MTU to " + address, errno);
-  sockaddr_storage local{};
-  socklen_t bytes = sizeof(local);
-  auto* const own = reinterpret_cast<sockaddr*>(&local);
-  if (getsockname(socket.get(), own, &bytes) != 0) {
+  SocketAddress local;
+  if (getsockname(socket.get(), local.raw(), &local.bytes) != 0) {
     return SystemError("could not read the address towards " + address, errno);
   }
   // A rank on this host is reached over the loopback interface, whatever its address is.
   const auto of_path = static_cast<std::size_t>(*mtu);
-  return std::max(of_path, InterfaceMtuBytes(socket.get(), own).value_or(of_path));
+  return std::max(of_path, InterfaceMtuBytes(socket.get(), local.raw()).value_or(of_path));
 }
 
 // ------------------------------------------------------------------------------------- sending
@@ -479,17 +469,14 @@ void UdpPort::Wait(Instant until) {
     prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
     timer_slack_set_ = true;
   }
-  const Instant now = ClockNow();
-  if (refused_ == Outcome::kQueueFull) until = std::min(until, now + kQueueFullRetry);
-  const timespec timeout = TimeSpecOf(std::max(Duration::zero(), until - now));
+  if (refused_ == Outcome::kQueueFull) until = std::min(until, ClockNow() + kQueueFullRetry);
   const short out = refused_ == Outcome::kSocketFull ? POLLOUT : 0;
   std::array<pollfd, 2> polled = {{
       {.fd = socket_.get(), .events = static_cast<short>(POLLIN | out), .revents = 0},
       {.fd = wake_.get(), .events = POLLIN, .revents = 0},
   }};
   refused_ = Outcome::kSent;
-  if (ppoll(polled.data(), polled.size(), until == kNever ? nullptr : &timeout, nullptr) <= 0)
-    return;
+  if (PollUntil(polled, until) <= 0) return;
   if ((polled[0].revents & POLLERR) != 0) DrainErrors();
   if ((polled[1].revents & POLLIN) != 0) {
     std::uint64_t times = 0;
