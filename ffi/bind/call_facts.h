@@ -10,7 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
+#include "ffi/base/ids.h"
+#include "ffi/base/time.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/device_rendezvous.h"
 
@@ -73,36 +76,40 @@ struct Statistic {
   double (*value)(const CallReport& report);
 };
 
+// A member of CallStats as a number; a time in seconds.
+template <auto kMember>
+double StatOf(const CallReport& of) {
+  const auto& value = of.result.stats.*kMember;
+  using Value = std::remove_cvref_t<decltype(value)>;
+  if constexpr (std::is_same_v<Value, Duration>) {
+    return std::chrono::duration<double>(value).count();
+  } else if constexpr (std::is_same_v<Value, Rank>) {
+    return static_cast<double>(value.value());
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
 // The statistics in order of position. Units and meanings are those of CollectiveStats in
 // jax_optireduce/_stats.py; "processes" is for the mean over live ranks, "passed" for ranks that
 // are behind.
 inline constexpr std::array<Statistic, 15> kStatistics = {{
-    {"missing_contributions",
-     [](const CallReport& of) { return of.result.stats.missing_contributions; }},
-    {"missing_results", [](const CallReport& of) { return of.result.stats.missing_results; }},
-    {"elapsed_s",
-     [](const CallReport& of) {
-       return std::chrono::duration<double>(of.result.stats.elapsed).count();
-     }},
-    {"retransmitted",
-     [](const CallReport& of) { return static_cast<double>(of.result.stats.retransmitted); }},
-    {"late", [](const CallReport& of) { return static_cast<double>(of.result.stats.late); }},
-    {"slowest_process",
-     [](const CallReport& of) { return static_cast<double>(of.result.stats.slowest.value()); }},
+    {"missing_contributions", &StatOf<&CallStats::missing_contributions>},
+    {"missing_results", &StatOf<&CallStats::missing_results>},
+    {"elapsed_s", &StatOf<&CallStats::elapsed>},
+    {"retransmitted", &StatOf<&CallStats::retransmitted>},
+    {"late", &StatOf<&CallStats::late>},
+    {"slowest_process", &StatOf<&CallStats::slowest>},
     {"sequence",
      [](const CallReport& of) { return static_cast<double>(of.result.sequence.value()); }},
-    {"deferred", [](const CallReport& of) { return of.result.stats.deferred; }},
-    {"deadline_s",
-     [](const CallReport& of) {
-       return std::chrono::duration<double>(of.result.stats.deadline).count();
-     }},
-    {"in_flight", [](const CallReport& of) { return of.result.stats.in_flight; }},
-    {"live_processes",
-     [](const CallReport& of) { return static_cast<double>(of.result.stats.live); }},
-    {"skipped", [](const CallReport& of) { return static_cast<double>(of.result.stats.skipped); }},
-    {"rounded", [](const CallReport& of) { return of.result.stats.rounded ? 1.0 : 0.0; }},
+    {"deferred", &StatOf<&CallStats::deferred>},
+    {"deadline_s", &StatOf<&CallStats::deadline>},
+    {"in_flight", &StatOf<&CallStats::in_flight>},
+    {"live_processes", &StatOf<&CallStats::live>},
+    {"skipped", &StatOf<&CallStats::skipped>},
+    {"rounded", &StatOf<&CallStats::rounded>},
     {"processes", [](const CallReport& of) { return static_cast<double>(of.processes); }},
-    {"passed", [](const CallReport& of) { return of.result.stats.passed ? 1.0 : 0.0; }},
+    {"passed", &StatOf<&CallStats::passed>},
 }};
 
 }  // namespace optireduce
