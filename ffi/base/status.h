@@ -20,14 +20,11 @@ namespace optireduce {
 enum class StatusCode : int {
   kOk = 0,
   kCancelled = 1,
-  kUnknown = 2,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
-  kNotFound = 5,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kAborted = 10,
-  kUnimplemented = 12,
   kInternal = 13,
   kUnavailable = 14,
 };
