@@ -165,7 +165,7 @@ void BindCommunicator(nb::module_& module) {
       .def("collective_totals", released(&Communicator::collective_totals, dict))
       .def("calls_under_way", released(&Communicator::CallsUnderWay, list))
       .def("begun_calls_under_way",
-           [](const Communicator& self) { return self.begun_calls().under_way(); })
+           [](const Communicator& self) { return self.begun_calls().counters().under_way; })
       .def("silent_ranks", released(&Communicator::SilentRanks, list))
       .def("probe_paths", &Communicator::ProbePaths, "lengths"_a)
       .def("unproven_paths", &UnprovenPaths)
@@ -195,8 +195,7 @@ nb::dict Registrations() {
 
 // (major, minor) of its PJRT C API.
 std::pair<int, int> RegisterHandlersWithPlugin(const std::string& path) {
-  const PluginVersion version = ValueOrRaise(RegisterWithPlugin(path, kHostHandlers));
-  return {version.major, version.minor};
+  return ValueOrRaise(RegisterWithPlugin(path, kHostHandlers));
 }
 
 // The facts of ffi/bind/call_facts.h, as constants of the module.

@@ -153,8 +153,8 @@ std::string TakeMessage(const PjrtApi& api, PjrtError* error) {
 
 }  // namespace
 
-Result<PluginVersion> RegisterWithPlugin(const std::string& path,
-                                         std::span<const NamedHandler> handlers) {
+Result<std::pair<int, int>> RegisterWithPlugin(const std::string& path,
+                                               std::span<const NamedHandler> handlers) {
   Result<const PjrtApi*> api = FindApi(path);
   if (!api.ok()) return api.status();
   Result<const PjrtFfiExtension*> ffi = FindFfiExtension(*api.value());
@@ -172,7 +172,7 @@ Result<PluginVersion> RegisterWithPlugin(const std::string& path,
                      TakeMessage(*api.value(), error));
     }
   }
-  return PluginVersion{.major = api.value()->version.major, .minor = api.value()->version.minor};
+  return std::pair(api.value()->version.major, api.value()->version.minor);
 }
 
 }  // namespace optireduce

@@ -8,6 +8,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 
 #include "ffi/base/status.h"
 #include "xla/ffi/api/c_api.h"
@@ -20,20 +21,15 @@ struct NamedHandler {
   XLA_FFI_Handler* handler;
 };
 
-// The version of the PJRT C API of a plug-in.
-struct PluginVersion {
-  int major = 0;
-  int minor = 0;
-};
-
 // Registers host handlers with the plug-in in the file `path`, which stays in the process. The
-// program must have loaded it: a second copy of a plug-in would have another table.
+// program must have loaded it: a second copy of a plug-in would have another table. Returns the
+// version (major, minor) of its PJRT C API.
 //
 // An error gives the reason: no such library is loaded, it is no plug-in, it has another major
 // version or no FFI extension, or it refuses a handler. Calls must then not be compiled for it: the
 // GPU compiler ends the process at a call without a handler.
-Result<PluginVersion> RegisterWithPlugin(const std::string& path,
-                                         std::span<const NamedHandler> handlers);
+Result<std::pair<int, int>> RegisterWithPlugin(const std::string& path,
+                                               std::span<const NamedHandler> handlers);
 
 }  // namespace optireduce
 

@@ -47,12 +47,10 @@ class Registry {
   // The failures of all communicators, also of those that are closed.
   Failures& failures() { return failures_; }
 
-  // Completes the calls of all communicators, and outlives them.
-  const std::shared_ptr<CompletionPool>& pool() const { return pool_; }
-
  private:
   Registry();
 
+  // Completes the calls of all communicators, and outlives them.
   const std::shared_ptr<CompletionPool> pool_;
   Failures failures_;
   std::atomic<pid_t> process_ = 0;  // the process that has opened the communicators

@@ -42,7 +42,7 @@ constexpr std::size_t kStep = 3;
 
 // The session in a token; not 0, which is the session of no call.
 std::int32_t SessionOf(const Communicator& communicator) {
-  return std::bit_cast<std::int32_t>(communicator.session() | 1U);
+  return std::bit_cast<std::int32_t>(communicator.options().session | 1U);
 }
 
 Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> group_rank,

@@ -21,8 +21,8 @@ Status BegunCalls::MakeRoom(Slot& slot, const std::string& name) {
   }
   const Buffer returned = std::move(oldest.values);
   slot.open.pop_front();
-  --open_;
-  ++dropped_;
+  --counters_.open;
+  ++counters_.dropped;
   return Status();
 }
 
@@ -37,8 +37,8 @@ Result<std::uint32_t> BegunCalls::Begin(const BegunCallsOf& of, DeviceCall& call
     begun->number = ++slot.last;
     begun->values = memory_.Take(static_cast<std::size_t>(call.spec.elements) * element_bytes);
     slot.open.push_back(begun);
-    ++open_;
-    ++under_way_;
+    ++counters_.open;
+    ++counters_.under_way;
   }
   std::byte* to = begun->values.data();
   for (const Leaf& leaf : call.leaves) {
@@ -59,10 +59,10 @@ void BegunCalls::Ended(const BegunCallsOf& of, const std::shared_ptr<Call>& call
   {
     const std::lock_guard lock(mutex_);
     call->result = result;
-    --under_way_;
+    --counters_.under_way;
     if (!call->taker) return;
     std::erase(slots_[of].open, call);
-    --open_;
+    --counters_.open;
   }
   HandOver(*call);
 }
@@ -100,7 +100,7 @@ Status BegunCalls::End(const BegunCallsOf& of, std::uint32_t number, CallTaker t
     call->taker = std::move(taker);
     if (!call->result) return Status();
     open.erase(found);
-    --open_;
+    --counters_.open;
   }
   HandOver(*call);
   return Status();
@@ -118,24 +118,11 @@ void BegunCalls::HandOver(Call& call) {
   done(result, call.processes);
 }
 
-std::size_t BegunCalls::under_way() const {
+BegunCallsCounters BegunCalls::counters() const {
   const std::lock_guard lock(mutex_);
-  return under_way_;
-}
-
-std::size_t BegunCalls::open() const {
-  const std::lock_guard lock(mutex_);
-  return open_;
-}
-
-std::size_t BegunCalls::memory_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return memory_.used_bytes();
-}
-
-std::uint64_t BegunCalls::dropped() const {
-  const std::lock_guard lock(mutex_);
-  return dropped_;
+  BegunCallsCounters counters = counters_;
+  counters.memory_bytes = memory_.used_bytes();
+  return counters;
 }
 
 }  // namespace optireduce

@@ -42,6 +42,13 @@ struct CallTaker {
   std::function<void(const DeviceResult& result, std::size_t processes)> done;
 };
 
+struct BegunCallsCounters {
+  std::size_t under_way = 0;     // begun calls whose allreduce has not ended
+  std::size_t open = 0;          // begun calls whose end the program has not called or waits in
+  std::size_t memory_bytes = 0;  // memory of the open calls
+  std::uint64_t dropped = 0;     // calls whose results were dropped
+};
+
 // Thread-safe.
 class BegunCalls : public std::enable_shared_from_this<BegunCalls> {
  public:
@@ -57,14 +64,7 @@ class BegunCalls : public std::enable_shared_from_this<BegunCalls> {
   // completion pool. After an error `taker` is not used.
   Status End(const BegunCallsOf& of, std::uint32_t number, CallTaker taker);
 
-  // Begun calls whose allreduce has not ended.
-  std::size_t under_way() const;
-  // Begun calls whose end the program has not called yet, or is waiting in.
-  std::size_t open() const;
-  // Memory of the open calls.
-  std::size_t memory_bytes() const;
-  // Calls whose results were dropped.
-  std::uint64_t dropped() const;
+  BegunCallsCounters counters() const;
 
  private:
   struct Call {
@@ -88,9 +88,7 @@ class BegunCalls : public std::enable_shared_from_this<BegunCalls> {
   mutable std::mutex mutex_;  // guards the following members
   BufferPool memory_;
   std::map<BegunCallsOf, Slot> slots_;
-  std::size_t under_way_ = 0;
-  std::size_t open_ = 0;
-  std::uint64_t dropped_ = 0;
+  BegunCallsCounters counters_;  // all but the memory
 };
 
 }  // namespace optireduce

@@ -75,11 +75,6 @@ std::vector<Rank> CallMonitor::members() const {
   return live_;
 }
 
-std::size_t CallMonitor::live() const {
-  const std::lock_guard lock(mutex_);
-  return live_.size();
-}
-
 std::vector<CallRecord> CallMonitor::Records() const {
   const std::lock_guard lock(mutex_);
   std::vector<CallRecord> records = recorder_.Records();

@@ -84,8 +84,6 @@ class CallMonitor {
   void Tell(MonitorEvent event);
   // The remaining ranks.
   std::vector<Rank> members() const;
-  // Their number.
-  std::size_t live() const;
 
   // Oldest first; `elapsed` of open calls is measured up to now.
   std::vector<CallRecord> Records() const;

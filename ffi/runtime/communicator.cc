@@ -62,8 +62,10 @@ Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOpt
   if (Status status = Validate(options); !status.ok()) return status;
   Result<std::uint32_t> session = SessionTag(options.secret);
   if (!session.ok()) return session.status();
-  auto communicator = std::shared_ptr<Communicator>(new Communicator(options, std::move(pool)));
-  communicator->session_ = session.value();
+  CommunicatorOptions with_session = options;
+  with_session.session = session.value();
+  auto communicator =
+      std::shared_ptr<Communicator>(new Communicator(with_session, std::move(pool)));
   communicator->CreateRendezvous();
   if (options.world_size > 1) {
     if (Status status = communicator->OpenPorts(); !status.ok()) return status;
@@ -96,20 +98,19 @@ void Communicator::CreateRendezvous() {
       done(Status(StatusCode::kCancelled, "the communicator was destroyed"), CallStats{});
     });
   };
-  // Both functions are called with the rendezvous's lock held: the last reference to the
-  // communicator, which destroys the rendezvous, must be dropped elsewhere.
-  const auto give_up = [weak = weak_from_this(), pool = pool_](const Submission& call,
-                                                               const Status& why) {
-    auto communicator = weak.lock();
-    if (!communicator) return;
-    communicator->GiveUp(call, why);
-    pool->Run([communicator = std::move(communicator)] {});
+  // Called with the rendezvous's lock held: the last reference to the communicator, which destroys
+  // the rendezvous, must be dropped elsewhere.
+  const auto with_self = [weak = weak_from_this(), pool = pool_](const auto& function) {
+    auto self = weak.lock();
+    if (!self) return;
+    function(*self);
+    pool->Run([self = std::move(self)] {});
   };
-  const auto tell = [weak = weak_from_this(), pool = pool_](DevicesEvent event) {
-    auto communicator = weak.lock();
-    if (!communicator) return;
-    communicator->monitor_.Tell(std::move(event));
-    pool->Run([communicator = std::move(communicator)] {});
+  const auto give_up = [with_self](const Submission& call, const Status& why) {
+    with_self([&](Communicator& self) { self.GiveUp(call, why); });
+  };
+  const auto tell = [with_self](DevicesEvent event) {
+    with_self([&](Communicator& self) { self.monitor_.Tell(std::move(event)); });
   };
   rendezvous_ = DeviceRendezvous::Create(pool_, {.submit = submit,
                                                  .give_up = give_up,
@@ -189,10 +190,9 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (std::uint16_t lane = 0; lane < unconnected_.size(); ++lane) {
-    Result<EndpointOptions> options =
-        EndpointOptionsOf(options_, lane, ranks, datagram_bytes_max, peer_receive_buffer_bytes);
-    if (!options.ok()) return options.status();
-    Result<std::unique_ptr<Endpoint>> endpoint = ConnectLane(ranks, membership, options.value());
+    Result<std::unique_ptr<Endpoint>> endpoint = ConnectLane(
+        ranks, membership,
+        EndpointOptionsOf(options_, lane, ranks, datagram_bytes_max, peer_receive_buffer_bytes));
     if (!endpoint.ok()) return endpoint.status();
     endpoints.push_back(std::move(endpoint.value()));
   }
@@ -389,7 +389,7 @@ void Communicator::AddWaiting(std::span<CallRecord> records) const {
 Status Communicator::ServeStatus(const std::string& folder) {
   if (const Status status = CheckConnected(); !status.ok()) return status;
   std::array<char, 64> name{};  // more than the longest of these names
-  std::snprintf(name.data(), name.size(), "%08x-%u-%d.sock", session_,
+  std::snprintf(name.data(), name.size(), "%08x-%u-%d.sock", options_.session,
                 unsigned{options_.rank.value()}, getpid());
   // `this` is valid: the server ends in Close().
   Result<std::unique_ptr<StatusServer>> server =
@@ -405,7 +405,7 @@ StatusReport Communicator::Examine() const {
   StatusReport report{.process = getpid(),
                       .rank = options_.rank,
                       .world_size = options_.world_size,
-                      .session = session_,
+                      .session = options_.session,
                       .at = {},
                       .members = monitor_.members(),
                       .calls = monitor_.OpenRecords(),
@@ -464,10 +464,11 @@ std::vector<std::pair<std::string, std::uint64_t>> Communicator::counters() cons
   OPTIREDUCE_SEND_ERRORS(OPTIREDUCE_NAME_SEND_ERROR)
 #undef OPTIREDUCE_NAME_SEND_ERROR
   named.emplace_back("socket_drops", sum.socket_drops);
-  named.emplace_back("memory_bytes", sum.memory_bytes + begun_calls_->memory_bytes());
-  named.emplace_back("live_processes", monitor_.live());
-  named.emplace_back("handles_open", begun_calls_->open());
-  named.emplace_back("handles_dropped", begun_calls_->dropped());
+  const BegunCallsCounters begun = begun_calls_->counters();
+  named.emplace_back("memory_bytes", sum.memory_bytes + begun.memory_bytes);
+  named.emplace_back("live_processes", monitor_.members().size());
+  named.emplace_back("handles_open", begun.open);
+  named.emplace_back("handles_dropped", begun.dropped);
   const CompletionPoolCounters pool = pool_->counters();
   named.emplace_back("completion_threads_peak", pool.threads_peak);
   named.emplace_back("completions_waited", pool.waited);

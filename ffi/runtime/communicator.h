@@ -76,8 +76,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // The calls that programs begin and end in two steps; Start() starts them.
   BegunCalls& begun_calls() const { return *begun_calls_; }
-  // See SessionTag().
-  std::uint32_t session() const { return session_; }
 
   // One call of the whole process. `done` is called once, on the completion pool.
   void Submit(Submission submission, CallDoneFunction done);
@@ -116,6 +114,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // See CallMonitor::Wait(). Close() ends the wait.
   std::optional<MonitorEvent> WaitForEvent();
 
+  // With the session: see SessionTag().
   const CommunicatorOptions& options() const { return options_; }
   // 0 before Connect().
   std::size_t datagram_bytes_max() const { return datagram_bytes_max_; }
@@ -125,8 +124,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Status OpenPorts();
   void CreateRendezvous();
   std::vector<Rank> RanksOfLanes(std::vector<Rank> LaneSnapshot::* which) const;
-  // Requires the mutex.
-  // The endpoint of a lane, whose port gets its peers.
+  // Requires the mutex: the endpoint of a lane, whose port gets its peers.
   Result<std::unique_ptr<Endpoint>> ConnectLane(const std::vector<RankAddress>& ranks,
                                                 std::shared_ptr<SharedMembership> membership,
                                                 const EndpointOptions& options);
@@ -147,7 +145,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::shared_ptr<CompletionPool> pool_;
   std::shared_ptr<DeviceRendezvous> rendezvous_;
   const std::shared_ptr<BegunCalls> begun_calls_ = std::make_shared<BegunCalls>();
-  std::uint32_t session_ = 0;
   std::vector<std::uint16_t> ports_;
   std::size_t granted_receive_buffer_bytes_ = 0;
   SocketFeatures features_;

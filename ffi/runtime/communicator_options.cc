@@ -45,14 +45,11 @@ Status Validate(const CommunicatorOptions& options) {
   return Status();
 }
 
-Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
-                                          const std::vector<RankAddress>& ranks,
-                                          std::size_t datagram_bytes_max,
-                                          std::size_t peer_receive_buffer_bytes) {
-  Result<std::uint32_t> session = SessionTag(options.secret);
-  if (!session.ok()) return session.status();
+EndpointOptions EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
+                                  const std::vector<RankAddress>& ranks,
+                                  std::size_t datagram_bytes_max,
+                                  std::size_t peer_receive_buffer_bytes) {
   EndpointOptions made = options;
-  made.session = session.value();
   made.lane = lane;
   made.datagram_bytes_max = datagram_bytes_max;
   made.receive_buffer_bytes = peer_receive_buffer_bytes;

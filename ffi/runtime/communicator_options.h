@@ -71,11 +71,11 @@ Status Validate(const CommunicatorOptions& options);
 // Identifies the session, equally on all ranks.
 Result<std::uint32_t> SessionTag(const Secret& secret);
 
-// The options of a lane without a membership of its own.
-Result<EndpointOptions> EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
-                                          const std::vector<RankAddress>& ranks,
-                                          std::size_t datagram_bytes_max,
-                                          std::size_t peer_receive_buffer_bytes);
+// The options of the endpoint of a lane.
+EndpointOptions EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
+                                  const std::vector<RankAddress>& ranks,
+                                  std::size_t datagram_bytes_max,
+                                  std::size_t peer_receive_buffer_bytes);
 
 // The faults of a lane, or none: different ones on every rank and lane, from the one seed.
 std::optional<Faults> FaultsOf(const CommunicatorOptions& options, std::uint16_t lane);

@@ -75,10 +75,7 @@ class TestBegunCalls {
                                    }}));
   }
   const std::vector<Ended>& ended() const { return ended_; }
-  std::size_t under_way() const { return begun_->under_way(); }
-  std::size_t open() const { return begun_->open(); }
-  std::size_t memory_bytes() const { return begun_->memory_bytes(); }
-  std::uint64_t dropped() const { return begun_->dropped(); }
+  BegunCallsCounters counters() const { return begun_->counters(); }
 
  private:
   const std::shared_ptr<BegunCalls> begun_ = std::make_shared<BegunCalls>();
@@ -96,10 +93,12 @@ void Bind(nb::module_& m) {
       .def("finish", &TestBegunCalls::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
       .def("end", &TestBegunCalls::End, "number"_a, "elements"_a, "rank"_a = 0)
       .def_prop_ro("ended", &TestBegunCalls::ended)
-      .def_prop_ro("under_way", &TestBegunCalls::under_way)
-      .def_prop_ro("open", &TestBegunCalls::open)
-      .def_prop_ro("memory_bytes", &TestBegunCalls::memory_bytes)
-      .def_prop_ro("dropped", &TestBegunCalls::dropped);
+      .def_prop_ro("under_way",
+                   [](const TestBegunCalls& self) { return self.counters().under_way; })
+      .def_prop_ro("open", [](const TestBegunCalls& self) { return self.counters().open; })
+      .def_prop_ro("memory_bytes",
+                   [](const TestBegunCalls& self) { return self.counters().memory_bytes; })
+      .def_prop_ro("dropped", [](const TestBegunCalls& self) { return self.counters().dropped; });
 }
 
 const Binding binding(&Bind);

@@ -57,7 +57,7 @@ void Bind(nb::module_& m) {
             self.SetLive({live.begin(), live.end()}, path);
           },
           "live"_a, "path"_a = "")
-      .def("live", &CallMonitor::live)
+      .def("live", [](const CallMonitor& self) { return self.members().size(); })
       .def("wait",
            [](CallMonitor& self) {
              std::optional<MonitorEvent> event;

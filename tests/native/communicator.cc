@@ -166,7 +166,7 @@ CommunicatorOptions OptionsOf(std::uint16_t rank) {
 std::vector<bool> SameHosts(std::uint16_t rank, const std::vector<std::string>& addresses) {
   std::vector<RankAddress> ranks;
   for (const std::string& address : addresses) ranks.push_back({.address = address, .ports = {1}});
-  return Unwrap(EndpointOptionsOf(OptionsOf(rank), 0, ranks, kDatagramBytes, 0)).same_host;
+  return EndpointOptionsOf(OptionsOf(rank), 0, ranks, kDatagramBytes, 0).same_host;
 }
 
 // Returns the late budget of an endpoint.
@@ -175,7 +175,7 @@ double LateBudget(double late_budget, double deadline_s) {
   options.late_budget = late_budget;
   options.deadline = FromSeconds(deadline_s);
   const std::vector<RankAddress> ranks(1);
-  return Unwrap(EndpointOptionsOf(options, 0, ranks, kDatagramBytes, 0)).late_budget;
+  return EndpointOptionsOf(options, 0, ranks, kDatagramBytes, 0).late_budget;
 }
 
 // Returns the seed of the faults of a lane.
