@@ -72,36 +72,40 @@ void Lane::Submit(Submission submission, CallDoneFunction done) {
     lock.unlock();
     return done(closed, CallStats{});
   }
-  queue_.push_back({.submission = std::move(submission), .done = std::move(done), .given_up = {}});
+  queue_.push_back({.submission = std::move(submission), .done = std::move(done), .run = nullptr});
   lock.unlock();
   port_->Wake();
 }
 
-void Lane::Cancel(const Status& why) {
+void Lane::Post(std::function<void()> request) {
   {
     const std::lock_guard lock(mutex_);
-    cancelled_ = why;
-    cancelled_queued_ = queue_.size();
+    if (closed_) return;
+    queue_.push_back({.submission = {}, .done = nullptr, .run = std::move(request)});
   }
   port_->Wake();
+}
+
+void Lane::Cancel(const Status& why) {
+  // Calls that were submitted before are open by then, so the peers are told of their end.
+  Post([this, why] {
+    endpoint_->Cancel(ClockNow(), why);
+    DeliverCompletions();
+  });
 }
 
 void Lane::GiveUp(Submission call, const Status& why) {
-  {
-    const std::lock_guard lock(mutex_);
-    // A closing lane announces that it leaves, which covers the call.
-    if (closed_) return;
-    queue_.push_back({.submission = std::move(call), .done = nullptr, .given_up = why});
-  }
-  port_->Wake();
+  // A closing lane announces that it leaves, which covers the call.
+  Post([this, call = std::move(call), why]() mutable {
+    endpoint_->GiveUp(ClockNow(), std::move(call), why);
+  });
 }
 
 void Lane::ProbePaths(std::vector<std::size_t> lengths) {
-  {
-    const std::lock_guard lock(mutex_);
-    probes_wanted_ = std::move(lengths);
-  }
-  port_->Wake();
+  Post([this, lengths = std::move(lengths)] {
+    endpoint_->ProbePaths(lengths);
+    unproven_ = endpoint_->UnprovenPaths();
+  });
 }
 
 void Lane::StartClosing(const Status& why) {
@@ -125,12 +129,12 @@ LaneSnapshot Lane::snapshot() const {
 }
 
 std::optional<LaneReport> Lane::Examine(Instant until) {
+  {
+    const std::lock_guard lock(mutex_);
+    report_.reset();  // the late answer to an earlier request
+  }
+  Post([this] { Report(); });
   std::unique_lock lock(mutex_);
-  report_.reset();  // the late answer to an earlier request
-  report_wanted_ = true;
-  lock.unlock();
-  port_->Wake();
-  lock.lock();
   reported_.wait_for(lock, until - ClockNow(), [this] { return report_.has_value(); });
   return std::exchange(report_, std::nullopt);
 }
@@ -208,50 +212,28 @@ Instant Lane::NextTurn() const {
 }
 
 bool Lane::HandleRequests() {
-  std::optional<Status> cancelled;
-  std::size_t cancelled_queued = 0;
   bool closing = false;
-  std::optional<std::vector<std::size_t>> probes;
-  bool report_wanted = false;
   {
     const std::lock_guard lock(mutex_);
-    probes = std::exchange(probes_wanted_, std::nullopt);
     taken_.swap(queue_);
-    cancelled = std::exchange(cancelled_, std::nullopt);
-    cancelled_queued = std::exchange(cancelled_queued_, 0);
     closing = closing_;
-    report_wanted = std::exchange(report_wanted_, false);
   }
-  if (probes) {
-    endpoint_->ProbePaths(*probes);
-    unproven_ = endpoint_->UnprovenPaths();
-  }
-  if (report_wanted) Report();
-  for (std::size_t i = 0; i <= taken_.size(); ++i) {
-    // Calls that were queued before the cancellation are cancelled as open calls, so that the peers
-    // are told of their end.
-    if (cancelled && i == cancelled_queued) {
-      endpoint_->Cancel(ClockNow(), *cancelled);
-      DeliverCompletions();
-    }
-    if (i < taken_.size()) HandleRequest(std::exchange(taken_[i], {}));
-  }
-  if (!taken_.empty()) polls_left_ = kPollsPerCall;
+  // The others stay in `taken_`, where FailAll() finds them.
+  for (Request& request : taken_) HandleRequest(std::exchange(request, {}));
   taken_.clear();
   return !closing;
 }
 
-void Lane::HandleRequest(Pending pending) {
-  if (pending.given_up) {
-    return endpoint_->GiveUp(ClockNow(), std::move(pending.submission), *pending.given_up);
-  }
+void Lane::HandleRequest(Request request) {
+  if (request.run) return request.run();
+  polls_left_ = kPollsPerCall;
   const std::uint64_t token = next_token_++;
-  pending.submission.token = token;
+  request.submission.token = token;
   const auto call = calls_
-                        .emplace(token, Call{.done = std::move(pending.done),
-                                             .record = pending.submission.record})
+                        .emplace(token, Call{.done = std::move(request.done),
+                                             .record = request.submission.record})
                         .first;
-  const Status status = endpoint_->Submit(ClockNow(), std::move(pending.submission));
+  const Status status = endpoint_->Submit(ClockNow(), std::move(request.submission));
   if (status.ok()) return;
   call->second.done(status, CallStats{});
   calls_.erase(call);
@@ -371,8 +353,8 @@ void Lane::FailAll(const Status& why) {
   }
   for (auto& [token, call] : calls_) call.done(why, CallStats{});
   calls_.clear();
-  for (Pending& pending : taken_) {
-    if (pending.done) pending.done(why, CallStats{});
+  for (Request& request : taken_) {
+    if (request.done) request.done(why, CallStats{});
   }
   taken_.clear();
 }

@@ -91,17 +91,22 @@ class Lane {
   std::vector<LateData> TakeLateData();
 
  private:
-  struct Pending {
+  // A request of another thread: a call, or a function.
+  struct Request {
     Submission submission;
     CallDoneFunction done;
-    std::optional<Status> given_up;  // the reason for which the call is never made
+    std::function<void()> run;
   };
+  // Runs `request` on the lane's thread, in order with the submitted calls. No effect once the lane
+  // closes.
+  void Post(std::function<void()> request);
+
   // All members below run on the lane's thread.
   void Run();
   void Loop();
   // Handles the requests of other threads. False if the lane is to end.
   bool HandleRequests();
-  void HandleRequest(Pending pending);
+  void HandleRequest(Request request);
   bool ReceiveSome();
   bool SendSome();
   void DeliverCompletions();
@@ -135,18 +140,14 @@ class Lane {
   std::unordered_map<std::uint64_t, Call> calls_;  // the call of each token
   std::uint64_t next_token_ = 1;
   int polls_left_ = 0;                                 // remaining polls before the lane sleeps
-  std::vector<Pending> taken_;                         // reused between turns
+  std::vector<Request> taken_;                         // reused between turns
   std::optional<std::vector<UnprovenPath>> unproven_;  // null before the first probes
 
   mutable std::mutex mutex_;  // guards the following members
-  std::vector<Pending> queue_;
-  std::optional<std::vector<std::size_t>> probes_wanted_;  // lengths
-  std::optional<Status> cancelled_;  // the error of open calls and the first `cancelled_queued_`
-  std::size_t cancelled_queued_ = 0;
-  std::optional<Status> closed_;  // the reason for which submissions are refused
+  std::vector<Request> queue_;
+  std::optional<Status> closed_;  // the reason for which requests are refused
   bool closing_ = false;
   LaneSnapshot snapshot_;
-  bool report_wanted_ = false;
   std::optional<LaneReport> report_;
   std::condition_variable reported_;
   std::vector<LateData> late_data_;
