@@ -68,7 +68,7 @@ constexpr std::array<Setting, 9> kSettings = {{
      .whole = false,
      .expected = "0 to 3600 seconds",
      .set = [](Faults& faults, double value) { faults.silent_after = FromSeconds(value); }},
-    // Source: the largest number of lanes, see kLanesMax of communicator_options.cc, less one.
+    // Source: the largest number of lanes, see options.py, less one.
     {.name = "lane",
      .most = 63,
      .whole = true,

@@ -59,7 +59,6 @@ struct PartsUnderWay {
 
 Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOptions& options,
                                                            std::shared_ptr<CompletionPool> pool) {
-  if (Status status = Validate(options); !status.ok()) return status;
   Result<std::uint32_t> session = SessionTag(options.secret);
   if (!session.ok()) return session.status();
   CommunicatorOptions with_session = options;

@@ -39,8 +39,7 @@ struct SocketFeatures {
 // Thread-safe.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
-  // Validates the options and binds the sockets; sends nothing. A world of one process has no
-  // sockets.
+  // Binds the sockets; sends nothing. A world of one process has no sockets.
   static Result<std::shared_ptr<Communicator>> Create(const CommunicatorOptions& options,
                                                       std::shared_ptr<CompletionPool> pool);
   // Equivalent to Close("the communicator was destroyed").

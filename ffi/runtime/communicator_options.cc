@@ -1,48 +1,14 @@
 #include "ffi/runtime/communicator_options.h"
 
-#include <chrono>
-
 #include "ffi/base/bytes.h"
 #include "ffi/base/prng.h"
 
 namespace optireduce {
-namespace {
-
-// Chosen: more flows than a network card has queues to spread them over; each one is a thread.
-constexpr std::uint16_t kLanesMax = 64;
-
-Status CheckPositive(const char* setting, Duration value) {
-  if (value > Duration::zero()) return Status();
-  return InvalidArgument(std::string(setting) + " must be positive seconds, got " +
-                         std::to_string(std::chrono::duration<double>(value).count()) + ".");
-}
-
-}  // namespace
-
 // Chosen: any value that all ranks derive alike and others do not know would do.
 Result<std::uint32_t> SessionTag(const Secret& secret) {
   Result<Key> key = DeriveKey(secret, "session");
   if (!key.ok()) return key.status();
   return ByteReader(key.value()).Read<std::uint32_t>();
-}
-
-Status Validate(const CommunicatorOptions& options) {
-  if (options.name.empty()) return InvalidArgument("name must not be empty; pass e.g. 'default'.");
-  if (options.world_size < 1) return InvalidArgument("world_size must be at least 1, got 0.");
-  if (options.rank.value() >= options.world_size) {
-    return InvalidArgument("rank must be below world_size (" + std::to_string(options.world_size) +
-                           "), got " + std::to_string(options.rank.value()) + ".");
-  }
-  if (options.lanes < 1 || options.lanes > kLanesMax) {
-    return InvalidArgument("lanes must be from 1 to " + std::to_string(kLanesMax) + ", got " +
-                           std::to_string(options.lanes) + ".");
-  }
-  for (const Status& status : {CheckPositive("peer_timeout_s", options.peer_timeout),
-                               CheckPositive("mismatch_timeout_s", options.mismatch_timeout),
-                               CheckPositive("deadline_max_s", options.deadline_max)}) {
-    if (!status.ok()) return status;
-  }
-  return Status();
 }
 
 EndpointOptions EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,

@@ -23,7 +23,8 @@ namespace optireduce {
 // largest that costs less than a point of accuracy.
 inline constexpr double kLateBudget = 0.1;
 
-// The settings of its endpoints, and its own. Connecting adds the facts that the ranks exchange.
+// The settings of its endpoints, and its own. The program gives values that it has checked
+// (jax_optireduce/_session/options.py); connecting adds the facts that the ranks exchange.
 struct CommunicatorOptions : EndpointOptions {
   CommunicatorOptions() { late_budget = kLateBudget; }
 
@@ -65,8 +66,6 @@ struct RankAddress {
   std::string address;
   std::vector<std::uint16_t> ports;  // one for each lane
 };
-
-Status Validate(const CommunicatorOptions& options);
 
 // Identifies the session, equally on all ranks.
 Result<std::uint32_t> SessionTag(const Secret& secret);

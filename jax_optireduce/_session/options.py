@@ -49,8 +49,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "call_timeout_s": (1e-3, _DAY_S),
     "deadline_max_s": (1e-3, _DAY_S),
     "deadline_s": (1e-3, _DAY_S),
+    # Chosen: more flows than a network card has queues to spread them over.
     "lanes": (1, 64),
     "max_lag": (1, 1024),
+    "mismatch_timeout_s": (1e-3, _DAY_S),
     "peer_timeout_s": (1e-3, _DAY_S),
     "processes_per_slice": (1, 1024),
     "receive_buffer_bytes": (64 << 10, 1 << 30),
