@@ -19,8 +19,13 @@ Duration UnixTime() {
 
 }  // namespace
 
-CallMonitor::CallMonitor(const CallMonitorOptions& options)
-    : options_(options), short_deadline_(options.deadline_max), late_share_(options.skips) {
+CallMonitor::CallMonitor(const CommunicatorOptions& options)
+    : stall_timeout_(options.stall_timeout),
+      // A silent peer is given up after its timeout, measured from its last sign of life; so half
+      // of it.
+      unavailable_wait_(options.peer_timeout / 2),
+      short_deadline_(options.deadline_max),
+      late_share_(options.catches_up()) {
   for (std::uint16_t rank = 0; rank < options.world_size; ++rank) live_.emplace_back(rank);
 }
 
@@ -118,7 +123,7 @@ std::optional<MonitorEvent> CallMonitor::Wait() {
 }
 
 void CallMonitor::WaitForStall(std::unique_lock<std::mutex>& lock) {
-  const bool timed = options_.stall_timeout > Duration::zero();
+  const bool timed = stall_timeout_ > Duration::zero();
   const CallRecord* const oldest = timed ? recorder_.OldestUntold() : nullptr;
   if (oldest == nullptr) {
     idle_ = timed;
@@ -126,7 +131,7 @@ void CallMonitor::WaitForStall(std::unique_lock<std::mutex>& lock) {
     idle_ = false;
     return;
   }
-  const Duration left = SaturatingAdd(oldest->started, options_.stall_timeout) - ClockNow();
+  const Duration left = SaturatingAdd(oldest->started, stall_timeout_) - ClockNow();
   if (left > Duration::zero()) {
     changed_.wait_for(lock, left);
     return;
@@ -165,12 +170,12 @@ void CallMonitor::ReportStall(const CallRecord& call) {
 }
 
 void CallMonitor::TellIfUnreachable(const CallRecord& call, const Status& status) {
-  if (options_.stall_timeout == Duration::zero() || call.told || failing_) return;
+  if (stall_timeout_ == Duration::zero() || call.told || failing_) return;
   // Any of these: the first rank to give up a dead peer announces the failure to the others.
   const bool unreachable = status.code() == StatusCode::kUnavailable ||
                            status.code() == StatusCode::kAborted ||
                            status.code() == StatusCode::kDeadlineExceeded;
-  if (!unreachable || call.elapsed < options_.unavailable_wait) return;
+  if (!unreachable || call.elapsed < unavailable_wait_) return;
   failing_ = true;
   ReportStall(call);
 }

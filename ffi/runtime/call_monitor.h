@@ -22,25 +22,13 @@
 #include "ffi/protocol/detectors/mismatch_detector.h"
 #include "ffi/protocol/submission.h"
 #include "ffi/runtime/collective_totals.h"
+#include "ffi/runtime/communicator_options.h"
 #include "ffi/runtime/flight_recorder.h"
 #include "ffi/runtime/late_share.h"
 #include "ffi/runtime/short_deadline.h"
 #include "ffi/runtime/slow_rank.h"
 
 namespace optireduce {
-
-struct CallMonitorOptions {
-  std::uint16_t world_size = 1;
-  // Age of a call under way at which it is reported; 0: never.
-  Duration stall_timeout{};
-  // Least wait of a call that fails because of a dead peer, here or at another rank, from which the
-  // failure counts as a stall.
-  Duration unavailable_wait{};
-  // Upper bound of the learned deadlines.
-  Duration deadline_max{};
-  // Absent ranks skip calls: CatchesUp().
-  bool skips = false;
-};
 
 // A call that does not end, or that failed after a long wait for a dead peer. Concurrent calls are
 // part of the same stall and are not reported separately.
@@ -72,7 +60,7 @@ using MonitorEvent = std::variant<SlowRankEvent, ShortDeadlineEvent, LateShareEv
 // Thread-safe. Begin() and End() take a lock for a few hundred nanoseconds and never wait.
 class CallMonitor {
  public:
-  explicit CallMonitor(const CallMonitorOptions& options);
+  explicit CallMonitor(const CommunicatorOptions& options);
 
   // Returns the number of the call.
   std::uint64_t Begin(const Submission& submission);
@@ -112,7 +100,10 @@ class CallMonitor {
   // Waits until the next call may have stalled, and reports a stall.
   void WaitForStall(std::unique_lock<std::mutex>& lock);
 
-  const CallMonitorOptions options_;
+  const Duration stall_timeout_;
+  // Least wait of a call that fails because of a dead peer, here or at another rank, from which the
+  // failure counts as a stall.
+  const Duration unavailable_wait_;
 
   mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;

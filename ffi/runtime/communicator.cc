@@ -73,15 +73,7 @@ Result<std::shared_ptr<Communicator>> Communicator::Create(const CommunicatorOpt
 }
 
 Communicator::Communicator(const CommunicatorOptions& options, std::shared_ptr<CompletionPool> pool)
-    : options_(options),
-      pool_(std::move(pool)),
-      // A silent peer is given up after its timeout, measured from its last sign of life; so half
-      // of it.
-      monitor_({.world_size = options.world_size,
-                .stall_timeout = options.stall_timeout,
-                .unavailable_wait = options.peer_timeout / 2,
-                .deadline_max = options.deadline_max,
-                .skips = CatchesUp(options.world_size)}) {}
+    : options_(options), pool_(std::move(pool)), monitor_(options) {}
 
 Communicator::~Communicator() { Close("the communicator was destroyed"); }
 

@@ -28,9 +28,11 @@ void Bind(nb::module_& m) {
           "__init__",
           [](CallMonitor* self, double stall_timeout, double unavailable_wait,
              std::uint16_t world_size) {
-            new (self) CallMonitor({.world_size = world_size,
-                                    .stall_timeout = FromSeconds(stall_timeout),
-                                    .unavailable_wait = FromSeconds(unavailable_wait)});
+            CommunicatorOptions options;
+            options.world_size = world_size;
+            options.stall_timeout = FromSeconds(stall_timeout);
+            options.peer_timeout = 2 * FromSeconds(unavailable_wait);
+            new (self) CallMonitor(options);
           },
           "stall_timeout"_a, "unavailable_wait"_a, "world_size"_a = 4)
       .def(
