@@ -22,7 +22,8 @@ from jax_optireduce._errors import OptiReduceError, UsageError, did_you_mean
 from jax_optireduce.tools import arguments
 from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
 
-# Verb -> (module, one line of help). A verb imports its module.
+# Verb -> (module, one line of help). A verb imports its module, whose `run` takes the
+# arguments that its `add_arguments` has declared, and returns the exit code.
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),

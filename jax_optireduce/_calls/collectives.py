@@ -191,10 +191,7 @@ def pmean(
       The same tree, with the shapes and dtypes of the leaves; of int32 and bool,
       float32. With `return_stats` the pair of it and this rank's `CollectiveStats`.
 
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
+    Raises the errors of `psum`.
     """
     checks.check_no_groups(axis_index_groups, "pmean")
     reduced = called("pmean", tree, axis_name, arguments, of_values=True)

@@ -68,10 +68,7 @@ def average_gradients(
       The mean gradients: the same tree, shapes and dtypes, see `pmean`. With
       `return_stats` the pair of them and this rank's `CollectiveStats`.
 
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
+    Raises the errors of `psum`.
     """
     reduced = collectives.called("average_gradients", tree, axis_name, arguments)
     return reduced.result(return_stats)
@@ -112,10 +109,7 @@ def sync_in_backward(
     Returns:
       The same tree. Under check_vma=True its leaves vary over the axis.
 
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
+    Raises the errors of `psum`.
     """
     kind = "sync_in_backward"
     call = checks.call_of(kind, axis_name, arguments)
@@ -363,10 +357,7 @@ def resync(
       all of them; other leaves, such as counters, are unchanged. With `return_stats`
       the pair of it and this rank's `CollectiveStats`.
 
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
+    Raises the errors of `psum`.
     """
     key = checks.checked_key(None, "resync")
     # A drain waits for all live ranks, with any values.

@@ -249,10 +249,7 @@ def replica_drift(tree: Any, axis_name: AxisName) -> jax.Array:
       its floating leaves from their mean over the ranks, divided by their L2 norm. 0
       for a removed rank; NaN if a leaf has NaN or infinite values.
 
-    Raises:
-      AxisError: see `psum`.
-      UsageError: see `psum`.
-      NotInitializedError: see `psum`.
+    Raises the errors of `psum`.
     """
     kind = "replica_drift"
     key = checks.checked_key(None, kind)

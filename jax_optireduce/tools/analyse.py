@@ -31,12 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reads the files and prints the cause.
 
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-
     Raises:
       RecordError: a file is no flight record.
     """

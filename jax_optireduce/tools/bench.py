@@ -192,12 +192,6 @@ def _add_calls(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Starts the processes, or runs as one of them.
 
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-
     Raises:
       UsageError: the arguments contradict each other, or a file cannot be written.
       OptiReduceError: a call failed.

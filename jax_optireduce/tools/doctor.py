@@ -68,14 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks this host and prints the findings.
-
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-    """
+    """Checks this host and prints the findings."""
     checks = examine()
     ok = all(check.level is not Level.FAIL for check in checks)
     if args.json:

@@ -106,12 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Starts the processes and waits for the end of all.
 
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-
     Raises:
       UsageError: the script does not exist.
     """
@@ -154,9 +148,6 @@ def start(
         enough for the others to find a dead process, then 5.
       keep_going: whether the others continue after a failure.
       direct: ranks that write to the streams of this process, without a prefix.
-
-    Returns:
-      The exit code, see above.
 
     Raises:
       UsageError: a variable JAX_OPTIREDUCE_* is no option, or has no valid value.

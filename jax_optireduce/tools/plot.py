@@ -78,12 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draws the picture.
 
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-
     Raises:
       UsageError: a file cannot be read or written.
       OptiReduceError: matplotlib is missing.

@@ -53,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the scenarios and prints the counters.
 
-    Args:
-      args: see `add_arguments`.
-
     Returns:
       0 if all checks passed, 1 after the first failed run.
 

@@ -72,14 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Asks the processes and prints their answers.
-
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-    """
+    """Asks the processes and prints their answers."""
     answers = _ask(status_sockets.find(args.paths or status.folders()), args.interval)
     jobs = [_job(answers, session) for session in sorted({a.session for a in answers})]
     jobs.sort(key=_is_dead)

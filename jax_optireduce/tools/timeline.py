@@ -89,12 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reads the files and writes the trace.
 
-    Args:
-      args: see `add_arguments`.
-
-    Returns:
-      The exit code, see above.
-
     Raises:
       UsageError: a file is no flight record, or the trace cannot be written.
     """
