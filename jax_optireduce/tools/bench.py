@@ -94,13 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: none)",
     )
     parser.add_argument(
-        "--late-s",
-        **arguments.seconds(),
-        default=0.0,
-        help="sleep of the last rank before each call, in seconds, like a longer "
-        "computation; times of calls exclude it (default 0)",
-    )
-    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all figures and times"
     )
 
@@ -119,15 +112,11 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         default=_MAX_BYTES,
         help=f"largest size (default {bench_figures.format_size(_MAX_BYTES)})",
     )
-    steps = parser.add_mutually_exclusive_group()
-    steps.add_argument(
+    parser.add_argument(
         *("-f", "--step-factor"),
         **arguments.factor(),
         default=8.0,
         help="factor from one size to the next (default 8)",
-    )
-    steps.add_argument(
-        *("-i", "--step-bytes"), **size, help="difference, instead of the factor"
     )
 
 
@@ -151,29 +140,16 @@ def _add_calls(parser: argparse.ArgumentParser) -> None:
         help=f"of the elements: {', '.join(_DTYPES)} (default float32)",
     )
     parser.add_argument(
-        "--wire-format",
-        **arguments.one_of(*call.WIRE_FORMATS, metavar="FORMAT"),
-        default="float32",
-        help="wire format of our calls for float32 values: "
-        f"{', '.join(call.WIRE_FORMATS)} (default float32: unrounded)",
-    )
-    parser.add_argument(
         "--mode",
         **arguments.one_of(*call.MODES, "all", metavar="MODE"),
         default="exact",
         help=f"of our calls: {', '.join(call.MODES)} or all (default exact)",
     )
     parser.add_argument(
-        "--leaves",
-        **arguments.whole(1),
-        default=1,
-        help="arrays that one call reduces together (default 1)",
-    )
-    parser.add_argument(
         "--in-place",
         action="store_true",
-        help="donate the arrays, as a train step does with its gradients: the result "
-        "may reuse their memory (default: each call makes new arrays)",
+        help="donate the array, as a train step does with its gradients: the result "
+        "may reuse its memory (default: each call makes a new array)",
     )
     parser.add_argument(
         *("-c", "--check"),
@@ -218,11 +194,11 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     Raises:
       UsageError: the arguments are invalid.
     """
-    needed = args.leaves * jnp.dtype(args.dtype).itemsize
+    needed = jnp.dtype(args.dtype).itemsize
     if args.min_bytes < needed:
         raise UsageError(
-            f"--min-bytes must be {needed} or more, an element of {args.dtype} in each "
-            f"of {args.leaves} leaves, got {args.min_bytes}."
+            f"--min-bytes must be {needed} or more, an element of {args.dtype}, got "
+            f"{args.min_bytes}."
         )
     if args.max_bytes < args.min_bytes:
         raise UsageError(
@@ -233,10 +209,6 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         raise UsageError(
             "--dtype int32 needs --mode exact: the other modes are for gradients."
         )
-    if args.wire_format != "float32" and args.dtype != "float32":
-        raise UsageError(
-            f"--wire-format {args.wire_format} needs --dtype float32, got {args.dtype}."
-        )
     options: dict[str, Any] = {}
     if args.deadline_s is not None:
         options["deadline_s"] = args.deadline_s
@@ -246,17 +218,14 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
     modes = call.MODES if args.mode == "all" else (args.mode,)
     plan = Plan(
         sizes_bytes=bench_figures.sizes(
-            args.min_bytes, args.max_bytes, args.step_factor, args.step_bytes
+            args.min_bytes, args.max_bytes, args.step_factor
         ),
         dtype=args.dtype,
-        wire_format=args.wire_format,
         in_place=args.in_place,
-        leaves=args.leaves,
         kinds=(*((XLA,) if args.against else ()), *modes),
         iterations=args.iterations,
         warm_up=args.warmup,
         check_calls=args.check,
-        late_s=args.late_s,
     )
     return plan, options
 

@@ -61,21 +61,18 @@ def format_size(size_bytes: int) -> str:
     return text
 
 
-def sizes(
-    low_bytes: int, high_bytes: int, factor: float | None, step_bytes: int | None
-) -> list[int]:
+def sizes(low_bytes: int, high_bytes: int, factor: float) -> list[int]:
     """Returns the sizes from the lowest to the highest, in bytes.
 
     Args:
       low_bytes: the first size.
       high_bytes: upper bound of the sizes.
       factor: ratio of consecutive sizes, above 1.
-      step_bytes: difference of consecutive sizes, instead of the factor.
     """
     found, size = [], low_bytes
     while size <= high_bytes:
         found.append(size)
-        size = size + step_bytes if step_bytes else max(size + 1, int(size * factor))
+        size = max(size + 1, int(size * factor))
     return found
 
 
@@ -154,17 +151,13 @@ def heading(content: Mapping[str, Any]) -> str:
     hosts = {host["name"]: host for host in content["hosts"]}
     cores = "/".join(str(host["cores"]) for host in hosts.values())
     load = "/".join(f"{host['load_average']:.1f}" for host in hosts.values())
-    rounded = content["wire_format"] != "float32"
-    wire_format = f" as {content['wire_format']}" if rounded else ""
     return (
         f"jax_optireduce {content['version']}, JAX {content['jax']}: "
         f"{content['processes']} processes on {len(hosts)} "
         f"host{'s' * (len(hosts) > 1)}\n"
         f"cores {cores}, load average {load}\n"
-        f"{content['dtype']}{wire_format}, {content['iterations']} calls after "
-        f"{content['warm_up']}, {content['leaves']} "
-        f"lea{'ves' if content['leaves'] > 1 else 'f'} each"
-        f"{', in place' if content['in_place'] else ''}"
+        f"{content['dtype']}, {content['iterations']} calls after "
+        f"{content['warm_up']}{', in place' if content['in_place'] else ''}"
     )
 
 

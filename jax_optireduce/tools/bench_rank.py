@@ -54,16 +54,6 @@ _WEIGHTS = 3
 # subtracts 1,024 numbers, there and back, in float32.
 _LOSSY_ROUNDING = 64
 
-# Tolerance of a rounded sum, relative to the largest sum, in modes without deferred
-# data. Source: the errors of contributions, and of their sum, are each below a step of
-# the format, which is 2^-7 of the value, or 1/63 of the largest in its block.
-_WIRE_ROUNDING = {"float32": 0.0, "bfloat16": 2 * 2**-7, "int8": 2 / 63, "auto": 2 / 63}
-
-# Its factor in mode "lossy": after the inverse rotation the error of an element is the
-# sum of the errors of 1,024 values, divided by 32. Chosen: such a sum is below 4 times
-# a single error.
-_ROTATED_ROUNDING = 4
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -72,27 +62,21 @@ class Plan:
     Attributes:
       sizes_bytes: sizes of the data that a call reduces, in order.
       dtype: name of its dtype.
-      wire_format: format of our calls on the wire.
-      leaves: arrays that a call reduces together.
-      in_place: whether each call donates its arrays (`donate_argnums`), so that the
-        result may reuse their memory, as with the gradients in a train step.
+      in_place: whether each call donates its array (`donate_argnums`), so that the
+        result may reuse its memory, as with the gradients in a train step.
       kinds: kinds of calls: modes, and `XLA`.
       iterations: counted calls of each kind.
       warm_up: calls of each kind before these.
       check_calls: calls of each mode after these whose sums are verified.
-      late_s: sleep of the last rank before each timed call, in seconds.
     """
 
     sizes_bytes: Sequence[int]
     dtype: str
-    wire_format: str
-    leaves: int
     in_place: bool
     kinds: Sequence[str]
     iterations: int
     warm_up: int
     check_calls: int
-    late_s: float
 
 
 @dataclasses.dataclass
@@ -143,13 +127,6 @@ def connect_gloo(mesh: Mesh) -> None:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def leaf_sizes(elements: int, leaves: int) -> list[int]:
-    """Divides elements among leaves whose sizes differ by at most one."""
-    return [
-        elements * (i + 1) // leaves - elements * i // leaves for i in range(leaves)
-    ]
 
 
 def measure(
@@ -222,65 +199,47 @@ def expected_sum(row: np.ndarray, ranks: int, call: int) -> np.ndarray:
     return row * sum(weight(rank, call) for rank in range(ranks))
 
 
-def wrong_elements(
-    mode: str, got: np.ndarray, want: np.ndarray, epsilon: float, wire_format: str
-) -> int:
+def wrong_elements(mode: str, got: np.ndarray, want: np.ndarray, epsilon: float) -> int:
     """Counts wrong elements.
 
     Args:
-      mode: "lossy" may round, the others only to the wire format.
+      mode: "lossy" may round, the others may not.
       got: the results.
       want: whole numbers.
       epsilon: rounding error of the dtype, relative.
-      wire_format: format of modes without deferred data.
     """
-    share = 0.0
-    if mode not in DEFERRING_MODES:
-        share = _WIRE_ROUNDING[wire_format]
-    if mode == "lossy":
-        share = max(_LOSSY_ROUNDING * epsilon, _ROTATED_ROUNDING * share)
+    share = _LOSSY_ROUNDING * epsilon if mode == "lossy" else 0.0
     tolerance = share * float(np.abs(want).max(initial=1.0))
     # NaN is wrong in any comparison.
     return int(np.count_nonzero(~(np.abs(got - want) <= tolerance)))
 
 
 class _Data:
-    """Data of all kinds: a tree of leaves on this rank."""
+    """Data of all kinds: an array on this rank."""
 
     def __init__(self, plan: Plan, size_bytes: int, mesh: Mesh) -> None:
         self.dtype = jnp.dtype(plan.dtype)
         elements = size_bytes // self.dtype.itemsize
         self.mesh = mesh
         self.rank, self.ranks = jax.process_index(), mesh.size
-        self.wire_format = plan.wire_format
         self.in_place = plan.in_place
-        self.late_s = plan.late_s if self.rank == self.ranks - 1 else 0.0
         self.name = f"bench {plan.dtype} {elements}"
-        self._sizes = leaf_sizes(elements, plan.leaves)
         self._spec = PartitionSpec(AXIS)
         high = _LARGEST_NUMBER + 1
         random_numbers = np.random.default_rng(1)
         self.row = random_numbers.integers(1 - high, high, elements, np.int32)
-        self.tree = self.scaled(1)
+        self.array = self.scaled(1)
 
-    def scaled(self, factor: int) -> list[jax.Array]:
-        """Returns the row times a factor, as this rank's part of global arrays."""
+    def scaled(self, factor: int) -> jax.Array:
+        """Returns the row times a factor, as this rank's part of a global array."""
         row = (self.row * factor).astype(self.dtype)
         sharding = NamedSharding(self.mesh, self._spec)
-        return [
-            jax.make_array_from_process_local_data(sharding, part[None])
-            for part in np.split(row, np.cumsum(self._sizes)[:-1])
-        ]
-
-    def own(self, tree: Sequence[jax.Array]) -> np.ndarray:
-        """Returns this rank's part of a tree in one row, float64."""
-        parts = [np.asarray(leaf.addressable_data(0))[0] for leaf in tree]
-        return np.concatenate(parts).astype(np.float64)
+        return jax.make_array_from_process_local_data(sharding, row[None])
 
     def program(
         self, function: Callable[[Any], Any], *, in_place: bool = False
     ) -> Callable[[Any], Any]:
-        """Maps a function of a tree over the ranks, and compiles it by a call."""
+        """Maps a function of the array over the ranks, and compiles it by a call."""
         mapped = jax.shard_map(
             function,
             mesh=self.mesh,
@@ -289,7 +248,7 @@ class _Data:
             check_vma=False,
         )
         program = jax.jit(mapped, donate_argnums=(0,) if in_place else ())
-        jax.block_until_ready(program(self.scaled(1) if in_place else self.tree))
+        jax.block_until_ready(program(self.scaled(1) if in_place else self.array))
         return program
 
 
@@ -300,7 +259,6 @@ class _Kind:
         self._kind, self._data = kind, data
         self._arguments: dict[str, Any] = {
             "mode": kind,
-            "wire_format": data.wire_format,
             "name": f"{data.name} {kind}",
         }
         self._seconds: list[float] = []
@@ -310,17 +268,17 @@ class _Kind:
         self._defers = kind in DEFERRING_MODES
         if self._defers:
             self._drain = data.program(
-                lambda tree: jax_optireduce.drain(tree, AXIS, **self._arguments)
+                lambda x: jax_optireduce.drain(x, AXIS, **self._arguments)
             )
 
-    def _reduce(self, tree: Any) -> tuple[Any, jax.Array | None]:
+    def _reduce(self, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Returns the sums, and [missing share, deadline] in modes with a deadline."""
         if self._kind == XLA:
-            return lax.psum(tree, AXIS), None
+            return lax.psum(x, AXIS), None
         arguments = self._arguments
         if self._kind == "exact":
-            return jax_optireduce.psum(tree, AXIS, **arguments), None
-        sums, stats = jax_optireduce.psum(tree, AXIS, **arguments, return_stats=True)
+            return jax_optireduce.psum(x, AXIS, **arguments), None
+        sums, stats = jax_optireduce.psum(x, AXIS, **arguments, return_stats=True)
         there = (1 - stats.missing_contributions) * (1 - stats.missing_results)
         return sums, jnp.stack([1 - there, stats.deadline_s])[None]
 
@@ -330,20 +288,18 @@ class _Kind:
         # In place, a call reduces the result of the previous one, since new arrays
         # would take time between the calls. In so few calls the numbers stay small.
         in_place = self._data.in_place
-        tree = self._data.tree
+        x = self._data.array
         if in_place:
             # XLA copies arrays of NumPy before it reuses their memory.
-            tree = self._call(self._data.scaled(1))[0]
-        jax.block_until_ready(tree)
+            x = self._call(self._data.scaled(1))[0]
+        jax.block_until_ready(x)
         cpu_s = time.process_time()
         for _ in range(calls):
-            if self._data.late_s:
-                time.sleep(self._data.late_s)
             start = time.perf_counter()
-            result = jax.block_until_ready(self._call(tree))
+            result = jax.block_until_ready(self._call(x))
             seconds.append(time.perf_counter() - start)
             reports.append(result[1])
-            tree = result[0] if in_place else tree
+            x = result[0] if in_place else x
             # Freed here, not during the next timed call.
             del result
         if counted:
@@ -354,14 +310,13 @@ class _Kind:
     def finish(self, check_calls: int) -> Calls:
         """Drains the data in flight, verifies sums, returns the measurements."""
         if self._defers:
-            jax.block_until_ready(self._drain(self._data.tree))
+            jax.block_until_ready(self._drain(self._data.array))
         wrong, checked = 0, 0
         if self._kind != XLA:
             wrong, checked = self._check(check_calls)
         reports = np.zeros((len(self._seconds), 2), np.float32)
         if self._reports[0] is not None:
-            rows = [np.asarray(r.addressable_data(0))[0] for r in self._reports]
-            reports = np.stack(rows)
+            reports = np.stack([_own(report) for report in self._reports])
         return Calls(
             seconds=np.array(self._seconds),
             missing=reports[:, 0],
@@ -384,25 +339,27 @@ class _Kind:
         got_all, want_all = np.zeros(data.row.size), np.zeros(data.row.size)
         wrong = checked = 0
         for call in range(calls):
-            tree = data.scaled(weight(data.rank, call))
-            sums, report = jax.block_until_ready(self._call(tree))
-            got, want = data.own(sums), expected_sum(data.row, data.ranks, call)
+            x = data.scaled(weight(data.rank, call))
+            sums, report = jax.block_until_ready(self._call(x))
+            got = _own(sums).astype(np.float64)
+            want = expected_sum(data.row, data.ranks, call)
             if self._defers:
                 got_all, want_all = got_all + got, want_all + want
-            elif report is None or np.asarray(report.addressable_data(0))[0, 0] == 0:
-                wrong += wrong_elements(
-                    self._kind, got, want, epsilon, data.wire_format
-                )
+            elif report is None or _own(report)[0] == 0:
+                wrong += wrong_elements(self._kind, got, want, epsilon)
                 checked += 1
         if self._defers and calls:
-            rest = data.own(self._drain(data.tree)) * data.ranks
+            rest = _own(self._drain(data.array)).astype(np.float64) * data.ranks
             # The mean of whole numbers times their count is whole, up to rounding.
             got_all += np.rint(rest)
-            wrong = wrong_elements(
-                self._kind, got_all, want_all, epsilon, data.wire_format
-            )
+            wrong = wrong_elements(self._kind, got_all, want_all, epsilon)
             checked = calls
         return wrong, checked
+
+
+def _own(array: jax.Array) -> np.ndarray:
+    """Returns this rank's row of a global array."""
+    return np.asarray(array.addressable_data(0))[0]
 
 
 def _turns(plan: Plan) -> list[tuple[int, bool]]:

@@ -44,12 +44,11 @@ _WRONG = {
         "-b 1KB": "a size must look like 4, 1K, 100M or 1G",
         "-b 1M -e 1K": "--max-bytes must not be below --min-bytes",
         "-f 1": "'1' is not a factor above 1.",
-        "-f 2 -i 4": "not allowed with argument",
         "--mode exat": "Did you mean 'exact'?",
         "--dtype float": "'float' is not one of float32,",
         "--loss 2": "'2' is not a share, from 0 to 1.",
-        "--late-s -1": "'-1' is not a time of 0 to 3600 seconds.",
-        "--late-s inf": "'inf' is not a time of 0 to 3600 seconds.",
+        "--deadline-s -1": "'-1' is not a time of 0 to 3600 seconds.",
+        "--deadline-s inf": "'inf' is not a time of 0 to 3600 seconds.",
         "--processes 2 --json {folder}": "cannot be written: Is a directory",
         "--processes 2 --json {missing}/a": "cannot be written: No such file",
         "more": "no place for the argument 'more'.",
@@ -177,7 +176,7 @@ def test_help_has_an_example_the_exit_codes_and_every_default(
     for action in parser._actions:
         switch = action.nargs == 0 or isinstance(action, argparse._HelpAction)
         if action.option_strings and not action.required and not switch:
-            without = action.dest in {"json", "against", "scenario", "step_bytes"}
+            without = action.dest in {"json", "against", "scenario"}
             assert without or "default" in action.help, action.dest
 
 
