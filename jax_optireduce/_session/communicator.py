@@ -4,13 +4,13 @@ import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
 
 from jax_optireduce import _jax_version, _native
-from jax_optireduce._argument_types import OptionArguments
 from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._jax import coordination, processes
 from jax_optireduce._session import (
@@ -24,6 +24,9 @@ from jax_optireduce._session import (
 from jax_optireduce._session.options import Internal, Options, resolve
 
 _log = logging.getLogger("jax_optireduce")
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 # Compiled programs find the one communicator of a process by this name.
 NAME = "default"
@@ -217,7 +220,15 @@ class _Session:
 _session = _Session()
 
 
-def init(**options: Unpack[OptionArguments]) -> Communicator:
+def _with_arguments_of(
+    _of: Callable[_P, object],
+) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
+    """Gives a function the arguments of another one, for type checkers."""
+    return lambda function: function
+
+
+@_with_arguments_of(Options)
+def init(**options: Any) -> Communicator:
     """Joins the processes of this program; once, before the first collective.
 
     Initialises `jax.distributed` unless the program has done so: from

@@ -9,7 +9,7 @@ import math
 import re
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 from jax_optireduce._argument_types import Backend, HostCall, Mode, Security
 from jax_optireduce._errors import UsageError, did_you_mean
@@ -40,52 +40,30 @@ DATAGRAM_BYTES_MIN = 548
 # Source: RFC 768: a port has 16 bits.
 _PORT_MAX = 65_535
 
+
+def _option(
+    default: Any,
+    between: tuple[float, float] | None = None,
+    *,
+    zero: bool = False,
+    of_process: bool = False,
+) -> Any:
+    """States an option.
+
+    Args:
+      default: its default.
+      between: least and greatest value of a number.
+      zero: whether 0, too, is a value, with a meaning of its own.
+      of_process: whether it may differ between processes: it describes one host, not
+        the session.
+    """
+    facts = {"between": between, "zero": zero, "of_process": of_process}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+# Least and greatest value of a time, in seconds.
 # Chosen: longer times indicate a wrong unit.
-_DAY_S = 86_400
-
-# Least and greatest value of every number.
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "bucket_bytes": (1, 1 << 40),
-    "call_timeout_s": (1e-3, _DAY_S),
-    "deadline_max_s": (1e-3, _DAY_S),
-    "deadline_s": (1e-3, _DAY_S),
-    # Chosen: more flows than a network card has queues to spread them over.
-    "lanes": (1, 64),
-    "max_lag": (1, 1024),
-    "mismatch_timeout_s": (1e-3, _DAY_S),
-    "peer_timeout_s": (1e-3, _DAY_S),
-    "processes_per_slice": (1, 1024),
-    "receive_buffer_bytes": (64 << 10, 1 << 30),
-    "rendezvous_timeout_s": (1e-3, _DAY_S),
-    "shutdown_timeout_s": (1, _DAY_S),
-    "stall_timeout_s": (1e-3, _DAY_S),
-}
-
-# Numbers with a special meaning of 0.
-_ZERO_ALLOWED = frozenset(
-    {
-        "call_timeout_s",
-        "deadline_s",
-        "lanes",
-        "processes_per_slice",
-        "stall_timeout_s",
-    }
-)
-
-# Fields that may differ between processes: they describe one host, not the session.
-_OF_ONE_PROCESS = frozenset(
-    {
-        "bind_address",
-        "faults",
-        "flight_record_dir",
-        "interface",
-        "port_range",
-        "receive_buffer_bytes",
-        "rendezvous_timeout_s",
-        "shutdown_timeout_s",
-        "stall_timeout_s",
-    }
-)
+_TIME_S = (1e-3, 86_400)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,48 +133,52 @@ class Options:
 
     backend: Backend = "optireduce"
     mode: Literal["", Mode] = ""
-    bind_address: str = ""
-    interface: str = ""
-    port_range: str = ""
+    bind_address: str = _option("", of_process=True)
+    interface: str = _option("", of_process=True)
+    port_range: str = _option("", of_process=True)
     security: Security = "authenticated"
-    deadline_s: float = 0.0
+    deadline_s: float = _option(0.0, _TIME_S, zero=True)
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
-    deadline_max_s: float = 1.0
+    deadline_max_s: float = _option(1.0, _TIME_S)
     # Chosen: the buffers of a call for two steps ahead.
-    max_lag: int = 2
+    max_lag: int = _option(2, (1, 1024))
     # Chosen: longer than a paused virtual machine or a garbage collection.
-    peer_timeout_s: float = 30.0
-    processes_per_slice: int = 0
+    peer_timeout_s: float = _option(30.0, _TIME_S)
+    processes_per_slice: int = _option(0, (1, 1024), zero=True)
     # Source: torch.distributed waits 30 min with Gloo, 10 min with NCCL. Evaluation, a
     # checkpoint and compilation on one rank take less.
-    call_timeout_s: float = 1800.0
+    call_timeout_s: float = _option(1800.0, _TIME_S, zero=True)
     # Source: PyTorch's DistributedDataParallel (bucket_cap_mb=25), where it was tuned.
-    bucket_bytes: int = 25 << 20
+    bucket_bytes: int = _option(25 << 20, (1, 1 << 40))
     # Chosen: longer than compilation, evaluation or a checkpoint on one rank.
-    stall_timeout_s: float = 60.0
-    flight_record_dir: str = ""
-    lanes: int = 0
+    stall_timeout_s: float = _option(60.0, _TIME_S, zero=True, of_process=True)
+    flight_record_dir: str = _option("", of_process=True)
+    lanes: int = _option(0, (1, 64), zero=True)
     # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
     # net.core.rmem_max is raised.
-    receive_buffer_bytes: int = 8 << 20
-    rendezvous_timeout_s: float = 120.0
+    receive_buffer_bytes: int = _option(8 << 20, (64 << 10, 1 << 30), of_process=True)
+    rendezvous_timeout_s: float = _option(120.0, _TIME_S, of_process=True)
     # Chosen: as `stall_timeout_s`. It excludes waits for dead ranks.
-    shutdown_timeout_s: int = 60
-    faults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    shutdown_timeout_s: int = _option(60, (1, 86_400), of_process=True)
+    faults: Mapping[str, float] = dataclasses.field(
+        default_factory=dict, metadata={"of_process": True}
+    )
 
-    def __new__(cls, **given: Any) -> Self:
-        """Checks the names; the generated `__init__` takes the values.
+    if not TYPE_CHECKING:  # A checker has the names of `__init__`.
 
-        Raises:
-          UsageError: a name is unknown.
-        """
-        for name in given.keys() - _kinds().keys():
-            raise UsageError(
-                f"{name!r} is not an option."
-                + did_you_mean(name, tuple(_kinds()))
-                + f" Options are: {', '.join(_kinds())}."
-            )
-        return super().__new__(cls)
+        def __new__(cls, **given: Any) -> Self:
+            """Checks the names; the generated `__init__` takes the values.
+
+            Raises:
+              UsageError: a name is unknown.
+            """
+            for name in given.keys() - _kinds().keys():
+                raise UsageError(
+                    f"{name!r} is not an option."
+                    + did_you_mean(name, tuple(_kinds()))
+                    + f" Options are: {', '.join(_kinds())}."
+                )
+            return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Validates every field, and the combinations of fields.
@@ -205,9 +187,9 @@ class Options:
           UsageError: a field has a wrong type or is out of its range, or fields
             contradict each other.
         """
-        for name, kind in _kinds().items():
-            value = _checked(name, kind, getattr(self, name))
-            object.__setattr__(self, name, value)
+        for field in dataclasses.fields(self):
+            value = _checked(field, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
         if self.bind_address and self.interface:
             raise UsageError(
                 f"bind_address={self.bind_address!r} and interface={self.interface!r} "
@@ -234,7 +216,11 @@ class Options:
 
     def agreed(self) -> dict[str, Any]:
         """Returns the fields on which all ranks of a session must agree."""
-        return {n: x for n, x in self.values().items() if n not in _OF_ONE_PROCESS}
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not field.metadata.get("of_process")
+        }
 
     def __hash__(self) -> int:
         """Hashes all fields; a mapping has no hash of its own."""
@@ -262,7 +248,7 @@ class Internal:
     datagram_bytes_max: int = 0
     # Chosen: longer than two ranks may be apart that start independent calls in
     # different orders.
-    mismatch_timeout_s: float = 10.0
+    mismatch_timeout_s: float = _option(10.0, _TIME_S)
     # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
     # know of a dead process.
     heartbeat_timeout_s: int = 30
@@ -276,11 +262,11 @@ class Internal:
           UsageError: a value does not fit.
         """
         given: dict[str, Any] = {}
-        for name, kind in _kinds(cls).items():
-            variable = ENVIRONMENT_PREFIX + name.upper()
+        for field in dataclasses.fields(cls):
+            variable = ENVIRONMENT_PREFIX + field.name.upper()
             if variable in environment:
-                value = _parse(variable, environment[variable], kind)
-                given[name] = _checked(name, kind, value)
+                value = _parse(variable, environment[variable], field.type)
+                given[field.name] = _checked(field, value)
         return cls(**given)
 
 
@@ -289,8 +275,9 @@ def _kinds(of: type[Options | Internal] = Options) -> dict[str, Any]:
     return {field.name: field.type for field in dataclasses.fields(of)}
 
 
-def _checked(name: str, kind: Any, value: Any) -> Any:
+def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     """Returns a value as the type of its field; raises unless it fits."""
+    name, kind = field.name, field.type
     if name == "faults":
         return _checked_faults(value)
     if kind is float and type(value) is int:
@@ -307,8 +294,8 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
             f"{name} must be {' or '.join(map(repr, known))}, got {value!r}."
             + did_you_mean(value, known)
         )
-    if name in _RANGES:
-        _check_range(name, value)
+    if field.metadata.get("between"):
+        _check_range(field, value)
     return value
 
 
@@ -317,9 +304,9 @@ def _choices(kind: Any) -> tuple[str, ...]:
     return get_args(kind) if get_origin(kind) is Literal else ()
 
 
-def _check_range(name: str, value: float) -> None:
-    low, high = _RANGES[name]
-    zero = name in _ZERO_ALLOWED
+def _check_range(field: dataclasses.Field[Any], value: float) -> None:
+    name, zero = field.name, field.metadata["zero"]
+    low, high = field.metadata["between"]
     if math.isfinite(value) and (low <= value <= high or (zero and value == 0)):
         return
     unit = {"s": " seconds", "bytes": " bytes"}.get(name.rsplit("_", 1)[-1], "")
