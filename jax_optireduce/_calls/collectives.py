@@ -248,12 +248,10 @@ def reduce_tree(
     step = checks.checked_step(step)
     of_leaves = checked_specs(specs, tree, call.kind)
     size = lax.axis_size(call.axes)
-    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    named, treedef = checks.named_leaves(tree, call.kind)
     traced: dict[int, Any] = {}
     results: dict[int, Any] = {}
-    for i, (path, leaf) in enumerate(paths_and_leaves):
-        keys = jax.tree_util.keystr(path) or "(the argument)"
-        place = f"{call.kind} of leaf {keys}"
+    for i, (place, leaf) in enumerate(named):
         if isinstance(leaf, Tracer):
             traced[i] = checks.checked_leaf(leaf, place, call)
         else:

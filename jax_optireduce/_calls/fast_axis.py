@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_optireduce import _stats
-from jax_optireduce._jax import shard_types
 from jax_optireduce._program import allreduce
 from jax_optireduce._program.call import Call
+from jax_optireduce._program.host_computation import split
 
 
 def part_shape(shape: Sequence[int], call: Call) -> tuple[int, ...]:
@@ -62,10 +62,7 @@ def gathered(
         # The parts can have different numbers of live ranks.
         part = _stats.scaled_to_all(part, vector, lax.axis_size(call.slow))
     whole = _together(part, call.fast)
-    sums, begin = [], 0
-    for leaf in like:
-        sums.append(whole[begin : begin + leaf.size].reshape(leaf.shape))
-        begin += leaf.size
+    sums = split(whole[: sum(leaf.size for leaf in like)], like)
     table = _together(vector[None], call.fast)
     return sums, _stats.combined(table)
 
@@ -75,7 +72,5 @@ def _together(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     if not allreduce.is_typed(axes):
         return lax.all_gather(x, axes, tiled=True)
     # The statistics are typed as equal on all devices.
-    missing = tuple(a for a in axes if a not in shard_types.varying_axes(x))
-    if missing:
-        x = lax.pcast(x, missing, to="varying")
+    x = allreduce.made_varying(x, axes)
     return lax.all_gather(x, axes, tiled=True, to="invarying")

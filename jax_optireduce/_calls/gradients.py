@@ -11,7 +11,6 @@ from jax import lax
 from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._calls import collectives, stages
 from jax_optireduce._errors import UsageError
-from jax_optireduce._jax import shard_types
 from jax_optireduce._program import allreduce, checks
 from jax_optireduce._program.call import AxisName, Call, CallArguments, Drain
 from jax_optireduce._program.leaf_specs import checked_specs
@@ -127,7 +126,7 @@ def sync_in_backward(
         if jnp.issubdtype(array.dtype, jnp.floating)
     }
     for i in arrays.keys() - floating:
-        leaves[i] = made_varying(arrays[i], call.axes)
+        leaves[i] = allreduce.made_varying(arrays[i], call.axes)
     of_floating = tuple(of_leaves[i] for i in floating)
     synced: Any = _sync(call, of_floating, tuple(floating.values()), step)
     for i, leaf in zip(floating, synced, strict=True):
@@ -140,14 +139,14 @@ def _sync(
     call: Call, specs: tuple[Any, ...], leaves: tuple[Any, ...], step: Any
 ) -> tuple[Any, ...]:
     del specs, step  # The backward pass uses them.
-    return tuple(made_varying(leaf, call.axes) for leaf in leaves)
+    return tuple(allreduce.made_varying(leaf, call.axes) for leaf in leaves)
 
 
 def _sync_forward(
     call: Call, specs: tuple[Any, ...], leaves: tuple[Any, ...], step: Any
 ) -> tuple[tuple[Any, ...], Any]:
     # The cotangent of a leaf must vary as the leaf does.
-    varied = tuple(_missing_axes(leaf, call.axes) for leaf in leaves)
+    varied = tuple(allreduce.fixed_axes(leaf, call.axes) for leaf in leaves)
     return _sync(call, specs, leaves, step), (step, _Static(varied))
 
 
@@ -160,7 +159,9 @@ def _sync_backward(
     step, static = residuals
     reduced = collectives.reduce_tree(cotangents, step, call, specs=specs)
     means = tuple(
-        made_varying(mean, [axis for axis in call.axes if axis not in missing])
+        allreduce.made_varying(
+            mean, [axis for axis in call.axes if axis not in missing]
+        )
         for mean, missing in zip(reduced.tree, static.value, strict=True)
     )
     return means, None
@@ -279,7 +280,9 @@ def drain(
     leaves, treedef = jax.tree_util.tree_flatten(tree)
     zeros = [jnp.zeros(jnp.shape(x), jax.dtypes.result_type(x)) for x in leaves]
     called = {
-        i: made_varying(jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes)
+        i: allreduce.made_varying(
+            jnp.where(never, lax.stop_gradient(leaf), zeros[i]), call.axes
+        )
         for i, leaf in enumerate(leaves)
         if checks.is_reducible(leaf, call)
     }
@@ -300,10 +303,10 @@ def _drain_scattered(
     never: jax.Array,
     scatter_dimension: int,
     tiled: bool,
-) -> stages.Parts:
+) -> collectives.Reduction:
     """Drains calls of `psum_scatter`, whose trees have no other leaves."""
     zeros = jax.tree.map(
-        lambda leaf: made_varying(
+        lambda leaf: allreduce.made_varying(
             jnp.where(never, lax.stop_gradient(leaf), jnp.zeros_like(leaf)), call.axes
         ),
         tree,
@@ -368,7 +371,7 @@ def resync(
     axes = call.axes
     leaves, treedef = jax.tree_util.tree_flatten(params)
     own = {
-        i: made_varying(jnp.asarray(leaf), axes)
+        i: allreduce.made_varying(jnp.asarray(leaf), axes)
         for i, leaf in enumerate(leaves)
         if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)
     }
@@ -383,17 +386,3 @@ def resync(
         leaves[i] = jnp.where(whole, mean, kept)
     synced = jax.tree_util.tree_unflatten(treedef, leaves)
     return (synced, report) if return_stats else synced
-
-
-def _missing_axes(x: Any, axes: Any) -> tuple[str, ...]:
-    """Returns the axes among `axes` over which `x` does not vary."""
-    if not allreduce.is_typed(axes):
-        return ()
-    varying = shard_types.varying_axes(x)
-    return tuple(a for a in allreduce.mapped_axes(axes) if a not in varying)
-
-
-def made_varying(x: Any, axes: Any) -> Any:
-    """Returns `x`, typed as varying over `axes` if JAX tracks variation."""
-    missing = _missing_axes(x, axes)
-    return lax.pcast(x, missing, to="varying") if missing else x

@@ -22,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_optireduce import _native, _stats
 from jax_optireduce._argument_types import Mode, Tree
-from jax_optireduce._calls import collectives, gradients
+from jax_optireduce._calls import collectives
 from jax_optireduce._calls.collectives import ReducedBucket, Reduction
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering, shard_types
@@ -220,7 +220,7 @@ def empty_handle(
         # One array each: JAX does not donate an array twice.
         return Handle([token + 0 for _ in plan.buckets], plan)
     zeros = [
-        gradients.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
+        allreduce.made_varying(jnp.zeros(leaf.shape, leaf.dtype), leaf.varying)
         for leaf in plan.leaves
     ]
     return Handle(zeros, plan)
@@ -268,8 +268,8 @@ def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
     options = communicator.current(call.kind).options
     _check_place(call.axes, call.kind)
     step = checks.checked_step(step)
-    paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    leaves = [_checked_leaf(path, leaf, call) for path, leaf in paths_and_leaves]
+    named, treedef = checks.named_leaves(tree, call.kind)
+    leaves = [_checked_leaf(place, leaf, call) for place, leaf in named]
     types = [_type_of_sum(leaf, call.axes) for leaf in leaves]
     plan = _planned(
         options,
@@ -293,13 +293,11 @@ def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
     return Handle(tokens, plan)
 
 
-def _checked_leaf(path: Any, leaf: Any, call: Call) -> jax.Array:
+def _checked_leaf(place: str, leaf: Any, call: Call) -> jax.Array:
     """Returns a leaf of a call; a constant, too, is an operand."""
-    keys = jax.tree_util.keystr(path) or "(the argument)"
-    place = f"{call.kind} of leaf {keys}"
     if not isinstance(leaf, Tracer):
         constant = jnp.asarray(checks.checked_constant(leaf, place))
-        leaf = gradients.made_varying(constant, call.axes)
+        leaf = allreduce.made_varying(constant, call.axes)
     return checks.checked_leaf(leaf, place, call)
 
 

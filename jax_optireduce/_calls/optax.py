@@ -10,7 +10,6 @@ from jax import lax
 
 from jax_optireduce import _stats
 from jax_optireduce._argument_types import Mode, WireFormat
-from jax_optireduce._calls import gradients
 from jax_optireduce._calls.collectives import reduce_tree
 from jax_optireduce._calls.safeguards import (
     SafeguardState,
@@ -23,7 +22,7 @@ from jax_optireduce._calls.safeguards import initial as initial_safeguards
 from jax_optireduce._calls.safeguards import next_state as next_safeguards
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
-from jax_optireduce._program import checks
+from jax_optireduce._program import allreduce, checks
 from jax_optireduce._program.call import AxisName, Call
 from jax_optireduce._stats import CollectiveStats
 
@@ -195,7 +194,7 @@ def _mean_vote(vote: Any, step: Any, call: Call) -> Any:
     """Returns the mean of a vote on a call, over all devices."""
     axes, key = _with_mesh_axes(call.axes), f"{call.key} vote"
     ballot = checks.checked_call(call.kind, axes, key, "exact")
-    vote = gradients.made_varying(vote, ballot.axes)
+    vote = allreduce.made_varying(vote, ballot.axes)
     return reduce_tree(vote, step, ballot).tree
 
 

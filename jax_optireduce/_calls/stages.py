@@ -4,17 +4,16 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_optireduce import _stats
 from jax_optireduce._argument_types import Tree
+from jax_optireduce._calls.collectives import ReducedBucket, Reduction
 from jax_optireduce._errors import UsageError
-from jax_optireduce._jax import shard_types
 from jax_optireduce._program import (
     allreduce,
     blocks,
@@ -29,30 +28,6 @@ from jax_optireduce._stats import CollectiveStats
 
 # A scattered sum has one owner, so the two modes are one.
 _SCATTERED_MODES = {"agreed": "bounded"}
-
-
-class Parts(NamedTuple):
-    """The results of one stage, and the statistics of its buckets.
-
-    Attributes:
-      tree: the results.
-      vectors: statistics vectors of the buckets.
-      elements: numbers of elements of the buckets.
-    """
-
-    tree: Any
-    vectors: list[jax.Array]
-    elements: list[int]
-
-    def map(self, function: Callable[[Any], Any]) -> "Parts":
-        """Returns the same with a function of the tree."""
-        return self._replace(tree=function(self.tree))
-
-    def result(self, return_stats: bool) -> Any:
-        """Returns the tree, or the pair (tree, report)."""
-        if not return_stats:
-            return self.tree
-        return self.tree, _stats.from_vectors(self.vectors, self.elements)
 
 
 class _ScatterArguments(StageArguments, total=False):
@@ -158,16 +133,15 @@ def scattering(call: Call) -> Call:
 
 def scatter_tree(
     tree: Any, step: Any, call: Call, scatter_dimension: int, tiled: bool
-) -> Parts:
+) -> Reduction:
     """Sums a tree and scatters the sums, in buckets; see `psum_scatter`."""
     options = communicator.current(call.kind).options
     step = checks.checked_step(step)
     _check_manual(call.kind)
     size = lax.axis_size(call.axes)
-    places, leaves, treedef = _flatten(tree, call.kind)
+    named, treedef = checks.named_leaves(tree, call.kind)
     arrays = [
-        checks.checked_leaf(leaf, place, call)
-        for place, leaf in zip(places, leaves, strict=True)
+        checks.checked_leaf(jnp.asarray(leaf), place, call) for place, leaf in named
     ]
     dimensions = [_scattered(x, scatter_dimension, tiled, size) for x in arrays]
     if options.backend == "xla":
@@ -175,14 +149,14 @@ def scatter_tree(
             lax.psum_scatter(x, call.axes, scatter_dimension=dimension, tiled=tiled)
             for x, dimension in zip(arrays, dimensions, strict=True)
         ]
-        return Parts(treedef.unflatten(parts), [], [])
+        return Reduction(treedef.unflatten(parts), [])
     rows = [
         _as_rows(x, dimension, tiled, size)
         for x, dimension in zip(arrays, dimensions, strict=True)
     ]
     rotated = call.mode == "lossy"
     send = functools.partial(stage_primitives.psum_scatter, step=step)
-    return _in_buckets(
+    scattered = _in_buckets(
         send,
         rows,
         bucketing.plan_buckets(
@@ -192,7 +166,8 @@ def scatter_tree(
         ),
         call=dataclasses.replace(call, rotated=rotated),
         empty=[jnp.zeros(row.shape[1:], row.dtype) for row in rows],
-    ).map(treedef.unflatten)
+    )
+    return scattered._replace(tree=treedef.unflatten(scattered.tree))
 
 
 def _in_buckets(
@@ -202,7 +177,7 @@ def _in_buckets(
     *,
     call: Call,
     empty: Sequence[jax.Array],
-) -> Parts:
+) -> Reduction:
     """Makes a call for each bucket; the tree of the result is a list.
 
     Args:
@@ -212,14 +187,14 @@ def _in_buckets(
       call: the description of the calls, without the suffix of a bucket.
       empty: the results of leaves without elements, which are in no bucket.
     """
-    results, vectors = list(empty), []
+    results, buckets = list(empty), []
     for bucket in plan:
         of_bucket = dataclasses.replace(call, key=call.key + bucket.suffix)
         parts, vector = send([leaves[i] for i in bucket.leaves], call=of_bucket)
         for i, part in zip(bucket.leaves, parts, strict=True):
             results[i] = part
-        vectors.append(vector)
-    return Parts(results, vectors, [bucket.elements for bucket in plan])
+        buckets.append(ReducedBucket(list(bucket.leaves), bucket.elements, vector))
+    return Reduction(results, buckets)
 
 
 @overload
@@ -305,22 +280,19 @@ def all_gather(
 
 def _gather_tree(
     tree: Any, step: Any, call: Call, axis: int, tiled: bool, to: str
-) -> Parts:
+) -> Reduction:
     options = communicator.current(call.kind).options
     step = checks.checked_step(step)
     _check_manual(call.kind)
-    names, leaves, treedef = _flatten(tree, call.kind)
-    arrays = [
-        _gathered_leaf(leaf, name, call)
-        for name, leaf in zip(names, leaves, strict=True)
-    ]
+    named, treedef = checks.named_leaves(tree, call.kind)
+    arrays = [_gathered_leaf(jnp.asarray(leaf), place, call) for place, leaf in named]
     places = [_place(x, axis, tiled, call.kind) for x in arrays]
     if options.backend == "xla":
         gathered = [
             lax.all_gather(x, call.axes, axis=place, tiled=tiled, to=to)
             for x, place in zip(arrays, places, strict=True)
         ]
-        return Parts(treedef.unflatten(gathered), [], [])
+        return Reduction(treedef.unflatten(gathered), [])
     sent = [_without_complex(x) for x in arrays]
     size = lax.axis_size(call.axes)
     rounded = call.wire_format != "float32"
@@ -332,14 +304,10 @@ def _gather_tree(
     varying = to == "varying"
     send = functools.partial(stage_primitives.all_gather, step=step, varying=varying)
     empty = [jnp.zeros((size, *x.shape), x.dtype) for x in sent]
-
-    def placed(results: Sequence[jax.Array]) -> Any:
-        whole = zip(results, arrays, places, strict=True)
-        return treedef.unflatten(
-            [_placed(_as_before(y, x), place, tiled) for y, x, place in whole]
-        )
-
-    return _in_buckets(send, sent, plan, call=call, empty=empty).map(placed)
+    gathered = _in_buckets(send, sent, plan, call=call, empty=empty)
+    whole = zip(gathered.tree, arrays, places, strict=True)
+    placed = [_placed(_as_before(y, x), place, tiled) for y, x, place in whole]
+    return gathered._replace(tree=treedef.unflatten(placed))
 
 
 def _without_complex(x: jax.Array) -> jax.Array:
@@ -350,16 +318,6 @@ def _without_complex(x: jax.Array) -> jax.Array:
 def _as_before(sent: jax.Array, x: jax.Array) -> jax.Array:
     """Undoes `_without_complex(x)`."""
     return lax.complex(sent[..., 0], sent[..., 1]) if jnp.iscomplexobj(x) else sent
-
-
-def _flatten(tree: Any, kind: str) -> tuple[list[str], list[jax.Array], Any]:
-    """Returns the names of the leaves for messages, the leaves, and the structure."""
-    found, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    names = [
-        f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}"
-        for path, _ in found
-    ]
-    return names, [jnp.asarray(leaf) for _, leaf in found], treedef
 
 
 # --- Shapes --------------------------------------------------------------------------
@@ -456,13 +414,7 @@ def _gathered_leaf(leaf: jax.Array, place: str, call: Call) -> jax.Array:
             f"{place} is {leaf.dtype}, which is not supported; for keys of jax.random "
             "gather jax.random.key_data(x), for small integers x.astype(jnp.int8)."
         )
-    if not allreduce.is_typed(call.axes):
-        return leaf
-    varying = shard_types.varying_axes(leaf)
-    fixed = tuple(
-        axis for axis in allreduce.mapped_axes(call.axes) if axis not in varying
-    )
-    return lax.pcast(leaf, fixed, to="varying") if fixed else leaf
+    return allreduce.made_varying(leaf, call.axes)
 
 
 def _bits(dtype: Any) -> int:

@@ -117,6 +117,20 @@ def is_typed(axes: Sequence[str]) -> bool:
     return bool(mapped) and bool(shard_types.varying_axes(lax.axis_index(mapped)))
 
 
+def fixed_axes(x: Any, axes: Sequence[str]) -> tuple[str, ...]:
+    """Returns the axes among `axes` over which `x` does not vary for JAX."""
+    if not is_typed(axes):
+        return ()
+    varying = shard_types.varying_axes(x)
+    return tuple(axis for axis in mapped_axes(axes) if axis not in varying)
+
+
+def made_varying(x: Any, axes: Sequence[str]) -> Any:
+    """Returns `x`, typed as varying over `axes` if JAX tracks variation."""
+    fixed = fixed_axes(x, axes)
+    return lax.pcast(x, fixed, to="varying") if fixed else x
+
+
 def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)

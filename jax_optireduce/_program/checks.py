@@ -309,6 +309,16 @@ def check_no_groups(axis_index_groups: None, kind: str) -> None:
     )
 
 
+def named_leaves(tree: Any, kind: str) -> tuple[list[tuple[str, Any]], Any]:
+    """Returns the leaves with their names for messages, and the structure."""
+    found, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    named = [
+        (f"{kind} of leaf {jax.tree_util.keystr(path) or '(the argument)'}", leaf)
+        for path, leaf in found
+    ]
+    return named, treedef
+
+
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array or a number."""
     kinds = (jax.Array, np.ndarray, np.generic, numbers.Number)
@@ -342,15 +352,11 @@ def checked_leaf(leaf: Any, place: str, call: Call) -> jax.Array:
         leaf = leaf.astype(jnp.float32)
     elif leaf.dtype == jnp.bool_:
         leaf = leaf.astype(jnp.int32)
-    if not allreduce.is_typed(call.axes):
-        return leaf
-    varying = shard_types.varying_axes(leaf)
-    mapped = allreduce.mapped_axes(call.axes)
-    fixed = [axis for axis in mapped if axis not in varying]
+    fixed = allreduce.fixed_axes(leaf, call.axes)
     if fixed and floating:
         raise UsageError(_invariant(place, fixed, call))
     # No gradient is an integer, so an invariant integer is valid.
-    return lax.pcast(leaf, tuple(fixed), to="varying") if fixed else leaf
+    return allreduce.made_varying(leaf, call.axes)
 
 
 def _check_rounding(leaf: jax.Array, place: str, call: Call) -> None:

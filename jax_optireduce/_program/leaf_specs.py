@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
+from jax_optireduce._program.host_computation import split
 
 
 class Part(NamedTuple):
@@ -113,14 +114,10 @@ def separated(
         return list(sums)
     *divided, part = sums
     vector = lax.all_gather(part, axes, tiled=True)
-    ordered, rest, begin = [], iter(divided), 0
-    for leaf, is_whole in zip(leaves, whole, strict=True):
-        if not is_whole:
-            ordered.append(next(rest))
-            continue
-        ordered.append(vector[begin : begin + leaf.size].reshape(leaf.shape))
-        begin += leaf.size
-    return ordered
+    undivided = [x for x, is_whole in zip(leaves, whole, strict=True) if is_whole]
+    parts = iter(split(vector[: sum(x.size for x in undivided)], undivided))
+    rest = iter(divided)
+    return [next(parts if is_whole else rest) for is_whole in whole]
 
 
 def batched(spec: PartitionSpec, dimension: int | None) -> PartitionSpec:
