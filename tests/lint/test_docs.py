@@ -3,9 +3,9 @@
 import ast
 import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from source_tree import ROOT, code, files, relative, text
 
 _PAGES = files(".md")
@@ -16,16 +16,13 @@ _HEADERS = "\n".join(text(path) for path in files(".h"))
 _HTML_LINK = re.compile(r'(?:src|href|srcset)="([^"]+)"')
 
 
-def _snippets() -> list[tuple[str, str]]:
-    return [
-        (
-            f"{relative(page)}:{text(page)[: match.start()].count(chr(10)) + 1}",
-            match.group(2),
-        )
-        for page in _PAGES
-        for match in _FENCE.finditer(text(page))
-        if match.group(1) == "python"
-    ]
+def _snippets() -> Iterator[tuple[str, str]]:
+    """Yields place and text of every Python block of a page."""
+    for page in _PAGES:
+        for match in _FENCE.finditer(text(page)):
+            if match.group(1) == "python":
+                line = text(page).count("\n", 0, match.start()) + 1
+                yield f"{relative(page)}:{line}", match.group(2)
 
 
 def _public_names() -> set[str]:
@@ -41,9 +38,9 @@ def _public_names() -> set[str]:
     return {name for name in names if not name.startswith("_") or name == "__version__"}
 
 
-@pytest.mark.parametrize(("where", "snippet"), _snippets())
-def test_python_snippets_compile_and_use_public_names(where, snippet):
-    tree = ast.parse(snippet, where)
+def _used_names(snippet: str) -> set[str]:
+    """The names of the package that a snippet uses."""
+    tree = ast.parse(snippet)
     aliases = set()
     used = []
     for node in ast.walk(tree):
@@ -62,20 +59,26 @@ def test_python_snippets_compile_and_use_public_names(where, snippet):
         and isinstance(node.value, ast.Name)
         and node.value.id in aliases | {"jax_optireduce"}
     ]
-    unknown = set(used) - _public_names()
-    assert not unknown, f"{where}: jax_optireduce has no {sorted(unknown)}"
+    return set(used)
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_links_to_files_lead_somewhere(page):
-    outside_code = _FENCE.sub("", text(page))
-    targets = [a or b for a, b in _LINK.findall(outside_code)]
-    targets += _HTML_LINK.findall(outside_code)
-    for target in targets:
-        if re.match(r"[a-z]+:", target) or target.startswith("#"):
-            continue
-        path = target.split("#")[0]
-        assert (page.parent / path).exists(), f"{relative(page)}: no file {target}"
+def test_python_snippets_compile_and_use_public_names():
+    known = _public_names()
+    for where, snippet in _snippets():
+        unknown = _used_names(snippet) - known
+        assert not unknown, f"{where}: jax_optireduce has no {sorted(unknown)}"
+
+
+def test_links_to_files_lead_somewhere():
+    for page in _PAGES:
+        outside_code = _FENCE.sub("", text(page))
+        targets = [a or b for a, b in _LINK.findall(outside_code)]
+        targets += _HTML_LINK.findall(outside_code)
+        for target in targets:
+            if re.match(r"[a-z]+:", target) or target.startswith("#"):
+                continue
+            path = target.split("#")[0]
+            assert (page.parent / path).exists(), f"{relative(page)}: no file {target}"
 
 
 def _anchors(page: Path) -> set[str]:
@@ -85,14 +88,14 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in plain}
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_links_to_headings_lead_somewhere(page):
-    for target, _ in _LINK.findall(_FENCE.sub("", text(page))):
-        path, _, anchor = target.partition("#")
-        if not anchor or re.match(r"[a-z]+:", target):
-            continue
-        other = (page.parent / path).resolve() if path else page
-        assert anchor in _anchors(other), f"{relative(page)}: no heading {target}"
+def test_links_to_headings_lead_somewhere():
+    for page in _PAGES:
+        for target, _ in _LINK.findall(_FENCE.sub("", text(page))):
+            path, _, anchor = target.partition("#")
+            if not anchor or re.match(r"[a-z]+:", target):
+                continue
+            other = (page.parent / path).resolve() if path else page
+            assert anchor in _anchors(other), f"{relative(page)}: no heading {target}"
 
 
 def _linked(page: Path) -> set[Path]:
@@ -100,14 +103,12 @@ def _linked(page: Path) -> set[Path]:
     return {(page.parent / target.split("#")[0]).resolve() for target in targets}
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({page.parent for page in _PAGES if page.is_relative_to(_DOCS)})
-)
-def test_every_page_is_linked_from_the_index_of_its_folder(folder):
-    linked = _linked(folder / "index.md")
-    missing = set(folder.glob("*.md")) - linked - {folder / "index.md"}
-    assert not missing, f"{relative(folder)}/index.md does not link {missing}"
-    assert folder == _DOCS or folder / "index.md" in _linked(_DOCS / "index.md")
+def test_every_page_is_linked_from_the_index_of_its_folder():
+    for folder in {page.parent for page in _PAGES if page.is_relative_to(_DOCS)}:
+        linked = _linked(folder / "index.md")
+        missing = set(folder.glob("*.md")) - linked - {folder / "index.md"}
+        assert not missing, f"{relative(folder)}/index.md does not link {missing}"
+        assert folder == _DOCS or folder / "index.md" in _linked(_DOCS / "index.md")
 
 
 def test_the_index_sorts_the_pages_by_purpose():
@@ -138,13 +139,15 @@ _FILE = re.compile(r"`(\w+\.(?:cc|h|md|sh|toml|yaml|yml))`")
 _NAMES = {path.name for path in files()} | {".clang-tidy"}
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_files_of_a_page_exist(page):
-    there = (page.parent, ROOT)
-    for path in _PATH.findall(text(page)):
-        assert any((f / path).exists() for f in there), f"{relative(page)}: no {path}"
-    unknown = set(_FILE.findall(text(page))) - _NAMES
-    assert not unknown, f"{relative(page)}: no file {sorted(unknown)}"
+def test_files_of_a_page_exist():
+    for page in _PAGES:
+        missing = [
+            path
+            for path in _PATH.findall(text(page))
+            if not ((page.parent / path).exists() or (ROOT / path).exists())
+        ]
+        missing += set(_FILE.findall(text(page))) - _NAMES
+        assert not missing, f"{relative(page)}: no file {sorted(missing)}"
 
 
 _TYPE = re.compile(r"\b(?:class|struct|enum class) (\w+)[^;{}()]*\{")
@@ -167,12 +170,12 @@ def _members() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=relative)
-def test_members_of_classes_that_a_page_names_exist(page):
-    for owner, member in re.findall(r"`(\w+)::(\w+)`", text(page)):
-        known = _members().get(owner, set())
-        missing = owner not in _FOREIGN and member not in known
-        assert not missing, f"{relative(page)}: {owner} has no {member}"
+def test_members_of_classes_that_a_page_names_exist():
+    for page in _PAGES:
+        for owner, member in re.findall(r"`(\w+)::(\w+)`", text(page)):
+            known = _members().get(owner, set())
+            missing = owner not in _FOREIGN and member not in known
+            assert not missing, f"{relative(page)}: {owner} has no {member}"
 
 
 def test_checks_of_the_simulator_have_their_class_in_the_guarantees():
@@ -205,10 +208,10 @@ def _files_on_the_map() -> dict[str, set[str]]:
 _MAP = _files_on_the_map()
 
 
-@pytest.mark.parametrize("folder", _MAP)
-def test_the_map_names_files_that_exist(folder):
-    there = {path.stem for path in (ROOT / folder).iterdir()}
-    assert _MAP[folder] <= there, f"not in {folder}: {_MAP[folder] - there}"
+def test_the_map_names_files_that_exist():
+    for folder, named in _MAP.items():
+        there = {path.stem for path in (ROOT / folder).iterdir()}
+        assert named <= there, f"not in {folder}: {named - there}"
 
 
 def test_the_map_names_every_file_of_the_core_and_the_package():
@@ -265,17 +268,16 @@ def test_every_option_is_in_the_table_of_options():
 _VARIABLE = re.compile(r"\bJAX_OPTIREDUCE_([A-Z_]*)")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in files() if "tests" not in p.parts and _VARIABLE.search(text(p))],
-    ids=relative,
-)
-def test_every_environment_variable_of_a_text_is_an_option(path):
-    # Pages tell users of options; a tool may be for tests.
-    settings = [] if path.suffix == ".md" else _options("Internal")
-    known = {name.upper() for name in (*_options(), *settings)}
-    unknown = set(_VARIABLE.findall(text(path))) - known - {""}
-    assert not unknown, f"{relative(path)}: no option {sorted(unknown)}"
+def test_every_environment_variable_of_a_text_is_an_option():
+    of_users = {name.upper() for name in _options()}
+    of_tests = {name.upper() for name in _options("Internal")}
+    for path in files():
+        if "tests" in path.relative_to(ROOT).parts:
+            continue
+        # Pages tell users of options; a tool may be for tests.
+        known = of_users if path.suffix == ".md" else of_users | of_tests
+        unknown = set(_VARIABLE.findall(text(path))) - known - {""}
+        assert not unknown, f"{relative(path)}: no option {sorted(unknown)}"
 
 
 def test_the_table_of_options_names_the_variable_of_every_option():

@@ -11,7 +11,6 @@ import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import pytest
 from source_tree import comments_and_texts, files, relative, text
 
 # History belongs into the changelog or a decision record.
@@ -163,26 +162,21 @@ def _breaches(
                 yield f"{found!r} in {paragraph[:70]!r}: {correction}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in files(".md", ".py", ".pyi", ".h", ".cc")
-        if not relative(path).startswith(_EXEMPT)
-    ],
-    ids=relative,
-)
-def test_prose_is_plain(path):
-    history = relative(path).startswith(_WITH_HISTORY)
-    stricter = not relative(path).startswith(_NOT_STRICTER)
-    found = _faults(_prose(path), history=history, stricter=stricter)
-    found += _breaches(_behind_code(path), _TRAILING)
-    assert not found, "\n".join([relative(path), *found])
+def test_prose_is_plain():
+    found = []
+    for path in files(".md", ".py", ".pyi", ".h", ".cc"):
+        name = relative(path)
+        if not name.startswith(_EXEMPT):
+            history = name.startswith(_WITH_HISTORY)
+            stricter = not name.startswith(_NOT_STRICTER)
+            faults = _faults(_prose(path), history=history, stricter=stricter)
+            faults += _breaches(_behind_code(path), _TRAILING)
+            found += [f"{name}: {fault}" for fault in faults]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_the_rules_find_a_fault():
+    sentences = (
         "It used to take 4 ms.",
         "A rank does not wait any more.",
         "A rank no longer waits.",
@@ -206,30 +200,26 @@ def test_prose_is_plain(path):
         "Beside bursts the links are full.",
         "By rank: the last datagram.",
         "From the opening of the call.",
-    ],
-)
-def test_the_rules_find_a_fault(sentence):
-    assert _faults([sentence], history=False)
+    )
+    for sentence in sentences:
+        assert _faults([sentence], history=False), sentence
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_the_stricter_rules_find_a_fault():
+    sentences = (
         "It prints what the kernel grants.",
         "How long a rank sleeps.",
         "The page says how the hosts are made.",
         "Exit code 0: all is well.",
         "Ranks call now and then.",
         "The data that is there is summed.",
-    ],
-)
-def test_the_stricter_rules_find_a_fault(sentence):
-    assert _faults([sentence], history=False, stricter=True)
+    )
+    for sentence in sentences:
+        assert _faults([sentence], history=False, stricter=True), sentence
 
 
-@pytest.mark.parametrize(
-    "sentence",
-    [
+def test_the_rules_leave_plain_sentences_alone():
+    sentences = (
         "A call takes no longer than a second.",
         "What is the cause of the stall?",
         "The page states how ranks meet.",
@@ -242,24 +232,15 @@ def test_the_stricter_rules_find_a_fault(sentence):
         "From now on only the existing sums may be asked for.",
         "By default the kernel chooses a port.",
         "The slice has its own members.",
-    ],
-)
-def test_the_rules_leave_plain_sentences_alone(sentence):
-    assert not _faults([sentence], history=False, stricter=True)
+    )
+    assert not _faults(sentences, history=False, stricter=True)
 
 
-@pytest.mark.parametrize(
-    "comment", ["of both stages", "by rank", "in order", "For the size of a word."]
-)
-def test_a_comment_behind_code_stands_alone(comment):
-    assert list(_breaches([comment], _TRAILING))
-
-
-@pytest.mark.parametrize(
-    "comment", ["0: no limit", "deadline of both stages", "at most one", "one per rank"]
-)
-def test_a_noun_phrase_behind_code_stands_alone(comment):
-    assert not list(_breaches([comment], _TRAILING))
+def test_a_comment_behind_code_stands_alone():
+    for part in ("of both stages", "by rank", "in order", "For the size of a word."):
+        assert list(_breaches([part], _TRAILING)), part
+    whole = ("0: no limit", "deadline of both stages", "at most one", "one per rank")
+    assert not list(_breaches(whole, _TRAILING))
 
 
 def test_comments_behind_code_are_found(tmp_path):

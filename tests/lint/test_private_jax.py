@@ -2,11 +2,7 @@
 
 import ast
 
-import pytest
-from source_tree import ROOT, files, relative, text
-
-_PACKAGE = [p for p in files(".py") if p.is_relative_to(ROOT / "jax_optireduce")]
-_REST = [p for p in files(".py") if p not in _PACKAGE]
+from source_tree import files, relative, text
 
 
 def _private_uses(source: str) -> list[str]:
@@ -32,12 +28,14 @@ def _private_uses(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", _PACKAGE + _REST, ids=relative)
-def test_only_one_folder_uses_private_names_of_jax(path):
-    if path.parent.name == "_jax":
-        return
-    found = _private_uses(text(path))
-    assert not found, f"{relative(path)}: private names of JAX, move to _jax: {found}"
+def test_only_one_folder_uses_private_names_of_jax():
+    found = [
+        f"{relative(path)}:{use}"
+        for path in files(".py")
+        if path.parent.name != "_jax"
+        for use in _private_uses(text(path))
+    ]
+    assert not found, f"private names of JAX, move to _jax: {found}"
 
 
 def test_the_rule_sees_private_imports_and_attributes():

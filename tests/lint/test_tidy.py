@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from source_tree import code, files, includes, relative, text
 
 _FUNCTION_LINES_MAX = 60
@@ -59,27 +58,23 @@ def _identifiers(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-@pytest.mark.parametrize("path", _CXX + _PYTHON, ids=relative)
-def test_lines_are_short(path):
+def test_lines_are_short():
     long = [
-        number
+        f"{relative(path)}:{number}: over {_COLUMNS[path.suffix]} columns"
+        for path in _CXX + _PYTHON
         for number, line in enumerate(text(path).splitlines(), 1)
         if len(line) > _COLUMNS[path.suffix] and "http" not in line
     ]
-    assert not long, f"{relative(path)}: over {_COLUMNS[path.suffix]} columns: {long}"
+    assert not long, "\n".join(long)
 
 
-@pytest.mark.parametrize("path", _PYTHON, ids=relative)
-def test_python_functions_are_short(path):
-    for node in ast.walk(ast.parse(text(path))):
+def _python_functions(source: str) -> Iterator[tuple[int, int, str]]:
+    """Yields first line, number of lines without the docstring, and name."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
-            lines = node.end_lineno - node.lineno + 1
             documented = ast.get_docstring(node, clean=False) or ""
-            lines -= documented.count("\n")
-            assert lines <= _FUNCTION_LINES_MAX, (
-                f"{relative(path)}:{node.lineno}: {node.name} has {lines} lines "
-                f"without its docstring, {_FUNCTION_LINES_MAX} are the limit"
-            )
+            lines = node.end_lineno - node.lineno + 1 - documented.count("\n")
+            yield node.lineno, lines, node.name
 
 
 def _cxx_functions(source: str) -> Iterator[tuple[int, int, str]]:
@@ -114,13 +109,17 @@ def _cxx_functions(source: str) -> Iterator[tuple[int, int, str]]:
             since = position + 1
 
 
-@pytest.mark.parametrize("path", _CXX, ids=relative)
-def test_cxx_functions_are_short(path):
-    for first, lines, name in _cxx_functions(code(path)):
-        assert lines <= _FUNCTION_LINES_MAX, (
-            f"{relative(path)}:{first}: {name} has {lines} lines, "
-            f"{_FUNCTION_LINES_MAX} are the limit"
-        )
+def test_functions_are_short():
+    found = [(path, _cxx_functions(code(path))) for path in _CXX]
+    found += [(path, _python_functions(text(path))) for path in _PYTHON]
+    long = [
+        f"{relative(path)}:{first}: {name} has {lines} lines (a docstring is not "
+        f"counted), {_FUNCTION_LINES_MAX} are the limit"
+        for path, functions in found
+        for first, lines, name in functions
+        if lines > _FUNCTION_LINES_MAX
+    ]
+    assert not long, "\n".join(long)
 
 
 def test_the_limit_of_functions_sees_them():
@@ -133,36 +132,39 @@ def test_the_limit_of_functions_sees_them():
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("path", _CXX + _PYTHON, ids=relative)
-def test_one_word_per_thing(path):
-    if path == Path(__file__):
-        return
-    for number, name in _identifiers(path):
-        if name in _FOREIGN_IDENTIFIERS:
-            continue
-        for word in _words(name) & set(_BANNED_WORDS):
-            pytest.fail(
-                f"{relative(path)}:{number}: {name}: do not say {word}, "
-                f"say {_BANNED_WORDS[word]}"
-            )
+def test_one_word_per_thing():
+    banned = [
+        f"{relative(path)}:{number}: {name}: do not say {word}, "
+        f"say {_BANNED_WORDS[word]}"
+        for path in _CXX + _PYTHON
+        if path != Path(__file__)
+        for number, name in _identifiers(path)
+        if name not in _FOREIGN_IDENTIFIERS
+        for word in _words(name) & set(_BANNED_WORDS)
+    ]
+    assert not banned, "\n".join(banned)
 
 
-@pytest.mark.parametrize("path", files(), ids=relative)
-def test_nothing_is_left_to_do(path):
-    if path.parent == _HERE:
-        return
-    marks = re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))", text(path))
-    assert not marks, f"{relative(path)}: {marks}: do it, or write TODO(#issue)"
+def _found_outside_of_the_lints(pattern: str) -> list[str]:
+    """Returns path and text of every match in a file of the project."""
+    return [
+        f"{relative(path)}: {found}"
+        for path in files()
+        if path.parent != _HERE
+        for found in re.findall(pattern, text(path))
+    ]
 
 
-@pytest.mark.parametrize("path", files(), ids=relative)
-def test_no_path_of_one_machine(path):
-    if path.parent == _HERE:
-        return
-    found = re.findall(
-        r"(?<![\w.$}~*-])/(?:work|root|home|tmp|Users)/[\w.-]*", text(path)
+def test_nothing_is_left_to_do():
+    marks = _found_outside_of_the_lints(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
+    assert not marks, f"{marks}: do it, or write TODO(#issue)"
+
+
+def test_no_path_of_one_machine():
+    found = _found_outside_of_the_lints(
+        r"(?<![\w.$}~*-])/(?:work|root|home|tmp|Users)/[\w.-]*"
     )
-    assert not found, f"{relative(path)}: {found}"
+    assert not found, "\n".join(found)
 
 
 def test_every_header_is_included_somewhere():
@@ -171,7 +173,13 @@ def test_every_header_is_included_somewhere():
     assert not unused
 
 
-@pytest.mark.parametrize("path", files(".h"), ids=relative)
-def test_headers_have_the_guard_of_their_path(path):
-    guard = re.sub(r"\W", "_", relative(path)).upper() + "_"
-    assert f"#ifndef {guard}\n#define {guard}\n" in text(path), f"expected {guard}"
+def test_headers_have_the_guard_of_their_path():
+    guards = {
+        path: re.sub(r"\W", "_", relative(path)).upper() + "_" for path in files(".h")
+    }
+    missing = [
+        f"{relative(path)}: expected {guard}"
+        for path, guard in guards.items()
+        if f"#ifndef {guard}\n#define {guard}\n" not in text(path)
+    ]
+    assert not missing, "\n".join(missing)
