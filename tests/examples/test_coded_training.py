@@ -3,8 +3,10 @@
 import re
 
 import launched
+import pytest
 
 
+@pytest.mark.long
 def test_coded_training_learns_while_a_rank_sleeps(tmp_path):
     output = launched.run(
         "coded_training.py",

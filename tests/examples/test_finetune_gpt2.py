@@ -64,6 +64,7 @@ def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
     assert (folder / "progress.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path):
     output, folder = exact
     of_step_4 = Path("checkpoints", "4")
@@ -77,6 +78,7 @@ def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path)
     assert any((wanted[name] != start).any() for name, start in _start(folder).items())
 
 
+@pytest.mark.long
 def test_a_training_is_not_overwritten_or_continued_with_other_settings(exact):
     folder = exact[1] / "checkpoints"
     checkpoints = gpt2_train.Checkpoints(folder, {"seed": 3})

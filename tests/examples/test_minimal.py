@@ -20,7 +20,7 @@ TIMEOUT_S = 240
     [
         ("minimal_shard_map", 4),
         ("minimal_pmap", 2),
-        ("minimal_optax", 2),
+        pytest.param("minimal_optax", 2, marks=pytest.mark.long),
         ("minimal_zero", 2),
     ],
 )

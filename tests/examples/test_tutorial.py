@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 # Seconds for one command; only a hang takes longer. Chosen: twenty times the
@@ -60,6 +62,7 @@ def test_the_first_program_of_the_readme_runs(tmp_path):
     assert "pip install ." in install
 
 
+@pytest.mark.long
 def test_the_tutorial_runs_as_it_is_written(tmp_path):
     program, ran_last, output, ran = "", "", "", 0
     for kind, block in _blocks("docs/tutorial.md"):
