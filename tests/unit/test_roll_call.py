@@ -70,7 +70,7 @@ def test_processes_that_all_come_go_on(hold):
 
 
 def test_a_process_of_a_job_of_another_size_learns_what_each_side_expects(hold):
-    first = hold(0, 2, limit_s=5)
+    first = hold(0, 2, limit_s=2)
     _, text = _error(hold(1, 3)).split("refuses this process: ")
     assert text.startswith("process 1 (pid ")
     assert "expects 3 processes and process 0 (pid " in text
@@ -80,7 +80,7 @@ def test_a_process_of_a_job_of_another_size_learns_what_each_side_expects(hold):
 
 
 def test_the_second_process_with_a_number_learns_who_has_it(hold, address):
-    first, other = hold(0, 4, limit_s=8), hold(2, 4, limit_s=8)
+    first, other = hold(0, 4, limit_s=3), hold(2, 4, limit_s=3)
     with _came(address, 1, 4):
         _, text = _error(hold(1, 4)).split("refuses this process: ")
         assert "has the number of another one, pid " in text
@@ -111,7 +111,7 @@ def test_a_process_that_has_gone_is_missing_until_it_comes_again(hold, address):
 
 
 def test_a_process_that_has_gone_is_told_from_one_that_never_came(hold, address):
-    first = hold(0, 3, limit_s=5)
+    first = hold(0, 3, limit_s=2)
     _came(address, 1, 3).close()
     text = _error(first)
     assert "process 2 of 3 did not come" in text
@@ -135,7 +135,7 @@ def test_idle_connections_do_not_exhaust_the_open_files(hold, address):
 
 @pytest.mark.parametrize("line", [b"", b"GET / HTTP/1.1\r\n\r\n", b"jax_optireduce "])
 def test_strangers_are_not_told_who_is_missing(hold, address, line):
-    first = hold(0, 3, limit_s=5)
+    first = hold(0, 3, limit_s=2)
     with _connect(address) as stranger:
         stranger.sendall(line)
         with _came(address, 1, 3):
