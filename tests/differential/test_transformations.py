@@ -311,7 +311,9 @@ def test_grad_outside_of_shard_map_equals_lax(place, vma):
     _assert_same_bits(gradient(jax_optireduce.psum), gradient(lax.psum))
 
 
-@pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
+@pytest.mark.parametrize(
+    "vma", [True, pytest.param(False, marks=pytest.mark.long)], ids=["vma", "no vma"]
+)
 def test_eager_equals_lax(vma):
     place = PLACES["2x2, first"]
     x = _inputs(place)
@@ -410,9 +412,8 @@ def _partly_manual(function: Callable[[Any], Any], kind: AxisType, *, vma: bool)
     return jax.jit(mapped)
 
 
-@pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
 # The automatic axis divides some of the leaves, or none.
-@pytest.mark.parametrize("width", [4, 3])
+@pytest.mark.parametrize(("width", "vma"), [(4, True), (3, True), (4, False)])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_psum_equals_lax_where_some_axes_are_automatic(vma, width, kind):
     transformations = [*BASIC, *FURTHER]

@@ -65,7 +65,7 @@ def _assert_same_bits(ours: Any, theirs: Any) -> None:
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(
     tree=_TREES,
     world_size=st.integers(1, 8),
@@ -94,8 +94,7 @@ def test_any_tree_gives_the_bits_of_lax(tree, world_size, seed, vma, mode):
         )
 
 
-@pytest.mark.parametrize("vma", [True, False])
-@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize(("x64", "vma"), [(True, True), (False, False)])
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 @pytest.mark.parametrize(
     "function",
@@ -116,7 +115,7 @@ def test_mean_of_every_dtype_has_the_dtype_and_bits_of_lax(function, mode, x64, 
         assert ours["int32"].dtype == ours["bool"].dtype == "float32"
 
 
-@pytest.mark.parametrize("world_size", [3, 5, 7])
+@pytest.mark.parametrize("world_size", [3, 7])
 @pytest.mark.parametrize("mode", ["exact", "agreed", "bounded"])
 def test_mean_of_integers_over_any_ranks_has_the_bits_of_lax(mode, world_size):
     x = jnp.arange(world_size * 100, dtype=jnp.int32).reshape(world_size, 100) ** 3
@@ -165,7 +164,7 @@ def test_constant_of_the_program_is_reduced_as_by_lax(constant, kind, x64):
 
 
 @pytest.mark.parametrize("dtype", _FLOATS)
-@pytest.mark.parametrize("world_size", [3, 5, 6, 7, 8])
+@pytest.mark.parametrize("world_size", [3, 6, 7])
 def test_bounded_mean_has_the_bits_of_the_sum_divided_by_the_ranks(dtype, world_size):
     def divided(x: Any, axis: str) -> Any:
         return jax_optireduce.psum(x, axis, mode="bounded") / world_size
