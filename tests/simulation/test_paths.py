@@ -1,17 +1,7 @@
 """Paths that lose long datagrams, and receivers that refuse, in virtual time."""
 
 import pytest
-
-from jax_optireduce import _native
-
-
-def assert_holds(line: str) -> dict[str, object]:
-    report = _native.simulate(line)
-    assert report["ok"], (
-        f"{report['failure']}\n"
-        f'replay: python -m jax_optireduce simulate --scenario "{report["scenario"]}"'
-    )
-    return report
+from test_simulation import assert_holds
 
 
 @pytest.mark.parametrize("one_way", [0, 1])

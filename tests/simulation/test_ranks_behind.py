@@ -3,15 +3,7 @@
 import statistics
 
 import pytest
-
-from jax_optireduce import _native
-
-
-def assert_holds(line: str) -> dict[str, object]:
-    report = _native.simulate(line)
-    assert report["ok"], f"{report['failure']}: {report['scenario']}"
-    return report
-
+from test_simulation import assert_holds
 
 # A step of about 5 ms, and calls of up to 100 ms.
 LOSSY_STEPS = (

@@ -54,10 +54,10 @@ def assert_holds(line: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def bulk() -> dict[str, subprocess.CompletedProcess[str]]:
-    """1,000 small and 60 medium seeds; the program runs every 50th of them twice."""
+    """700 small and 60 medium seeds; the program runs every 50th of them twice."""
     return {
         size: run_program("--seed", "1", "--count", count, "--size", size, "--counters")
-        for size, count in (("small", "1000"), ("medium", "60"))
+        for size, count in (("small", "700"), ("medium", "60"))
     }
 
 
@@ -405,7 +405,7 @@ def test_bounded_calls_whose_data_comes_in_time_take_no_longer_than_exact_ones(
 ):
     deadlines = "reduce_scatter_deadline_us=40000 all_gather_deadline_us=40000"
     # The choice of the lost datagrams matters more than the mode.
-    seeds = (1, 2, 3) if loss_ppm > 0 else (1,)
+    seeds = (1, 2) if loss_ppm > 0 else (1,)
     exact_s, bounded_s = (
         sum(
             median_s(
@@ -548,7 +548,7 @@ def scenarios(draw) -> str:
     return " ".join(f"{key}={value}" for key, value in fields.items())
 
 
-@hypothesis.settings(max_examples=500)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(line=scenarios())
 def test_any_scenario_holds(line):
     assert_holds(line)
