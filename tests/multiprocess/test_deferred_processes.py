@@ -7,11 +7,10 @@ import ranks
 @pytest.mark.parametrize(
     ("sleep_s", "options"),
     [
-        (0.0, {"deadline_s": 30.0}),
-        (0.0, {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}),
-        (0.1, {"deadline_s": 0.05}),
+        pytest.param(0.0, {"deadline_s": 30.0}, id="clean"),
+        pytest.param(0.0, {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}, id="loss"),
+        pytest.param(0.1, {"deadline_s": 0.05}, id="straggler", marks=pytest.mark.long),
     ],
-    ids=["clean", "loss", "straggler"],
 )
 def test_nothing_is_lost_and_resync_gives_the_same_bits(tmp_path, sleep_s, options):
     with ranks.start(

@@ -3,7 +3,6 @@
 import re
 import signal
 
-import pytest
 import ranks
 
 _CALL_TIMEOUT_S = 2.0
@@ -16,12 +15,11 @@ def _assert_all_go_on(started: ranks.Ranks, devices: int = 1) -> None:
         assert rank.lines("sum") == [f"{total:.3f}"] * 3, started.describe()
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_ranks_go_on_after_calls_that_one_of_them_cancels(tmp_path, devices):
+def test_ranks_go_on_after_calls_that_one_of_them_cancels(tmp_path):
     with ranks.start(
-        "giving_up", "cancel", folder=tmp_path, world_size=3, devices=devices
+        "giving_up", "cancel", folder=tmp_path, world_size=3, devices=2
     ) as started:
-        _assert_all_go_on(started, devices)
+        _assert_all_go_on(started, devices=2)
         assert started[0].lines("error")
         for rank in started[1:]:
             for line in rank.lines("error"):

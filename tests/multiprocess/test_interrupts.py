@@ -30,7 +30,9 @@ def test_a_forked_process_that_fails_leaves_the_session_to_its_parent(tmp_path):
     assert "leaked" not in rank.output
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "when", [pytest.param("before", marks=pytest.mark.long), "after"]
+)
 def test_a_wakeup_descriptor_of_the_program_stays_in_force(tmp_path, when):
     rank = _run(f"wakeup {when}", tmp_path)
     assert rank.lines("received") == ["[2]"]

@@ -59,7 +59,9 @@ def test_ranks_that_lost_different_data_decide_alike(tmp_path):
     np.testing.assert_array_equal(sequence, counted)
 
 
-@pytest.mark.parametrize("how", ["callback", "log"])
+@pytest.mark.parametrize(
+    "how", ["callback", pytest.param("log", marks=pytest.mark.long)]
+)
 def test_fifty_skips_in_a_row_call_the_user_on_every_rank(tmp_path, how):
     with _start(
         # Twenty calls lose nothing; on a busy machine some later ones have time enough.

@@ -33,7 +33,7 @@ def test_training_is_that_of_a_program_without_a_mesh(
             assert max(float(difference) for _, difference in cases) < 1e-6, cases
 
 
-@pytest.mark.parametrize("mode", ["exact", "bounded", "agreed", "lossy"])
+@pytest.mark.parametrize("mode", ["agreed", "lossy"])
 def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode):
     options = {
         "deadline_s": 0.004,
@@ -53,5 +53,4 @@ def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode
             assert int(rank.lines("unreported")[0]) == 0, rank.output
             # All devices have one report, so they decide alike.
             assert int(rank.lines("spread")[0]) == 1, rank.output
-            missing = float(rank.lines("missing")[0])
-            assert (missing > 0) == (mode != "exact"), rank.output
+            assert float(rank.lines("missing")[0]) > 0, rank.output

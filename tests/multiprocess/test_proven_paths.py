@@ -133,6 +133,7 @@ def _narrow(sender: str, receiver: str) -> None:
     _run(f"ip -n {receiver} link set eth1 mtu 628")
 
 
+@pytest.mark.long
 def test_a_rank_whose_long_datagrams_do_not_reach_process_0_goes_and_the_job_goes_on(
     tmp_path, namespaces
 ):
@@ -218,14 +219,7 @@ def test_ranks_take_the_datagrams_that_pass_all_paths(
         assert f"datagrams {datagrams}" in lines
 
 
-def test_a_given_size_that_does_not_pass_is_an_error_of_init(tmp_path, namespaces):
-    _set_mtus(namespaces, 1500, (1500, 1500, 1280))
-    errors = _errors_of_init(tmp_path, namespaces, datagram_bytes_max=1472)
-    for rank in (0, 1):
-        assert f"datagrams of 1472 bytes to rank 2 at {NETWORK}.3, UDP" in errors[rank]
-        assert "short ones do: a link on the way has a smaller MTU" in errors[rank]
-
-
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("iptables") is None, reason="needs iptables")
 def test_a_firewall_against_udp_is_an_error_of_init(tmp_path, namespaces):
     _run(f"ip netns exec {namespaces[2]} iptables -A INPUT -p udp -j DROP")

@@ -203,6 +203,7 @@ def test_a_program_may_initialize_jax_itself_under_launch(tmp_path):
     assert result.stdout.count("joined 2") == 2
 
 
+@pytest.mark.long
 def test_every_present_process_names_all_missing_ones():
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

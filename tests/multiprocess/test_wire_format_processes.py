@@ -46,14 +46,11 @@ def test_formats_save_bytes_and_a_drain_brings_what_they_rounded_away(tmp_path):
         assert _only(started, "nan", "int8") == "32"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sleep_s", "options"),
     [
-        pytest.param(
-            *("0", {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}),
-            id="loss",
-            marks=pytest.mark.long,
-        ),
+        pytest.param("0", {"deadline_s": 0.03, "faults": "loss=0.1,seed=5"}, id="loss"),
         pytest.param("0.05", {"deadline_s": 0.03}, id="straggler"),
     ],
 )

@@ -82,7 +82,7 @@ if rank == 0:
     if HOW.startswith("wakeup"):
         print("woken", list(ours.recv(10)), flush=True)
     answers = map(status_sockets.ask, status_sockets.find(status.folders()[:1]))
-    mine = [answer.state.value for answer in answers if answer.rank == 0]
+    mine = [found.state.value for found in answers if found and found.rank == 0]
     print("status", *mine, flush=True)
 if HOW.startswith("wakeup"):
     jo.shutdown()
