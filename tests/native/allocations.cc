@@ -1,23 +1,14 @@
 // Counts memory allocations of the layers below a lane: ports and endpoints of a few ranks, driven
 // in one thread and in virtual time, with a counting operator new.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <new>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ffi/base/check.h"
 #include "ffi/net/udp_port.h"
 #include "ffi/protocol/endpoint.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace {
 

@@ -5,11 +5,22 @@
 #define TESTS_NATIVE_BINDING_H_
 
 #include <nanobind/nanobind.h>
+// The conversions of types, in one place: every file of a module must have the same ones.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,10 +35,13 @@
 
 namespace optireduce::testing {
 
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
 // Registers a function that adds to the module, before the module is created.
 class Binding {
  public:
-  using Bind = void (*)(nanobind::module_&);
+  using Bind = void (*)(nb::module_&);
   explicit Binding(Bind bind) { All().push_back(bind); }
   static std::vector<Bind>& All() {
     static std::vector<Bind> all;
@@ -47,18 +61,18 @@ inline double ToSeconds(Duration duration) {
 }
 inline double ToSeconds(Instant at) { return ToSeconds(at.time_since_epoch()); }
 
-inline std::span<const std::byte> BytesOf(const nanobind::bytes& bytes) {
+inline std::span<const std::byte> BytesOf(const nb::bytes& bytes) {
   return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
-inline nanobind::bytes ToBytes(std::span<const std::byte> bytes) {
-  return nanobind::bytes(bytes.data(), bytes.size());
+inline nb::bytes ToBytes(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 // Errors become ValueError, or RuntimeError if the arguments are not the cause.
 inline void RaiseUnlessOk(const Status& status) {
   if (status.ok()) return;
   if (status.code() == StatusCode::kInvalidArgument) {
-    throw nanobind::value_error(status.message().c_str());
+    throw nb::value_error(status.message().c_str());
   }
   throw std::runtime_error(status.message());
 }

@@ -2,17 +2,7 @@
 
 #include "ffi/protocol/path/black_hole_detector.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-
-#include <cstddef>
-#include <optional>
-#include <utility>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,19 +2,8 @@
 
 #include "ffi/protocol/bucket/bucket_layout.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <tuple>
-#include <vector>
-
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,16 +2,9 @@
 
 #include "ffi/protocol/bucket/buffer_pool.h"
 
-#include <nanobind/nanobind.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <utility>
 
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

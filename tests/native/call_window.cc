@@ -2,18 +2,8 @@
 
 #include "ffi/protocol/collective/call_window.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
 #include "ffi/base/bitmap.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

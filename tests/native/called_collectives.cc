@@ -2,15 +2,8 @@
 
 #include "ffi/runtime/called_collectives.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
-#include <string>
-
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

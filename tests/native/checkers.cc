@@ -1,15 +1,5 @@
 // The checkers of the simulator, each alone, over one scenario. Times are in seconds.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "ffi/sim/bounds.h"
 #include "ffi/sim/error_checker.h"
 #include "ffi/sim/leaf_checker.h"
@@ -19,9 +9,6 @@
 #include "ffi/sim/time_checker.h"
 #include "ffi/sim/traffic_checker.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

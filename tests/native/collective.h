@@ -3,12 +3,6 @@
 #ifndef TESTS_NATIVE_COLLECTIVE_H_
 #define TESTS_NATIVE_COLLECTIVE_H_
 
-#include <nanobind/nanobind.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "ffi/codec/wire_format.h"
 #include "ffi/protocol/submission.h"
 #include "tests/native/binding.h"

@@ -2,17 +2,8 @@
 
 #include "ffi/runtime/collective_totals.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
-#include <cstdint>
-#include <string>
-
 #include "ffi/bind/event_dict.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

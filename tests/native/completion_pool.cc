@@ -2,22 +2,13 @@
 
 #include "ffi/runtime/completion_pool.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
 #include <condition_variable>
-#include <cstddef>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
-#include <vector>
 
 #include "tests/native/binding.h"
 #include "tests/native/inbox.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

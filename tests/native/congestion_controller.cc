@@ -2,14 +2,7 @@
 
 #include "ffi/protocol/path/congestion_controller.h"
 
-#include <nanobind/nanobind.h>
-
-#include <cstddef>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,16 +2,8 @@
 
 #include "ffi/protocol/membership/connectivity.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstdint>
-#include <vector>
-
 #include "tests/native/binding.h"
 #include "tests/native/membership_values.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

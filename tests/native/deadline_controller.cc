@@ -2,13 +2,7 @@
 
 #include "ffi/protocol/deadline/deadline_controller.h"
 
-#include <nanobind/nanobind.h>
-
-#include <cstddef>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

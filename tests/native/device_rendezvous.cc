@@ -2,29 +2,13 @@
 
 #include "ffi/runtime/device_rendezvous.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <future>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 #include "tests/native/inbox.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

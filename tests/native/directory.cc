@@ -2,23 +2,10 @@
 
 #include "ffi/protocol/collective/directory.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "ffi/protocol/options.h"
 #include "ffi/protocol/wire/wire.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

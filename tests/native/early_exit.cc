@@ -2,16 +2,7 @@
 
 #include "ffi/protocol/deadline/early_exit.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,11 +2,7 @@
 
 #include "ffi/fuzz/endpoint_program.h"
 
-#include <nanobind/nanobind.h>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,28 +2,13 @@
 
 #include "ffi/protocol/call/exchange.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstdint>
 #include <cstring>
 #include <map>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <tuple>
-#include <vector>
 
 #include "ffi/protocol/wire/sender_info.h"
 #include "ffi/schedule/tar.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,21 +2,9 @@
 
 #include "ffi/runtime/flight_recorder.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-
 #include "ffi/bind/event_dict.h"
 #include "tests/native/binding.h"
 #include "tests/native/recorded_call.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

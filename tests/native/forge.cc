@@ -2,13 +2,7 @@
 
 #include "ffi/fuzz/forge.h"
 
-#include <nanobind/nanobind.h>
-
-#include <cstdint>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,14 +2,7 @@
 
 #include "ffi/protocol/collective/format_controller.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
-#include <string>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

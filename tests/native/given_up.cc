@@ -2,20 +2,7 @@
 
 #include "ffi/protocol/collective/given_up.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <tuple>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,14 +2,9 @@
 
 #include "ffi/runtime/guarded_membership.h"
 
-#include <nanobind/nanobind.h>
-
 #include <atomic>
-#include <cstdint>
 
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

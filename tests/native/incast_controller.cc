@@ -2,14 +2,7 @@
 
 #include "ffi/protocol/path/incast_controller.h"
 
-#include <nanobind/nanobind.h>
-
-#include <cstdint>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,24 +2,11 @@
 
 #include "ffi/runtime/lane.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <future>
-#include <memory>
 #include <numeric>
-#include <span>
-#include <stdexcept>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "ffi/base/bytes.h"
 #include "ffi/net/clock.h"
@@ -27,9 +14,6 @@
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
 #include "tests/native/inbox.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

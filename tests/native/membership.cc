@@ -2,25 +2,11 @@
 
 #include "ffi/protocol/membership/membership.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 #include "ffi/protocol/wire/membership_message.h"
 #include "tests/native/binding.h"
 #include "tests/native/membership_values.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,23 +2,12 @@
 
 #include "ffi/protocol/wire/membership_message.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/vector.h>
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "tests/native/binding.h"
 #include "tests/native/membership_values.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

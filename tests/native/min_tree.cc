@@ -2,15 +2,7 @@
 
 #include "ffi/base/min_tree.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-
-#include <cstddef>
-#include <cstdint>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,29 +2,13 @@
 
 #include "ffi/sim/network.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <tuple>
-#include <vector>
 
 #include "ffi/sim/event_queue.h"
 #include "ffi/sim/link.h"
 #include "ffi/sim/scenario.h"
 #include "ffi/sim/tcp_bursts.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,12 +2,7 @@
 
 #include "ffi/protocol/deadline/progress.h"
 
-#include <nanobind/nanobind.h>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,17 +2,7 @@
 
 #include "ffi/protocol/path/received_numbers.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

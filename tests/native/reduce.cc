@@ -2,19 +2,10 @@
 
 #include "ffi/codec/reduce.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstring>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "ffi/codec/element_type.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

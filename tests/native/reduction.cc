@@ -2,22 +2,13 @@
 
 #include "ffi/protocol/bucket/reduction.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-
 #include <array>
-#include <cstdint>
 #include <cstring>
-#include <optional>
-#include <span>
-#include <vector>
 
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,15 +2,7 @@
 
 #include "ffi/base/ring.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <vector>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,15 +2,7 @@
 
 #include "ffi/protocol/path/rtt_estimator.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-
-#include <optional>
-
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

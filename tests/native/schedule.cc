@@ -1,13 +1,6 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstdint>
-#include <vector>
 
 #include "ffi/schedule/tar.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

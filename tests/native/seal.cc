@@ -2,22 +2,11 @@
 
 #include "ffi/crypto/seal.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,22 +2,11 @@
 
 #include "ffi/protocol/bucket/segment_store.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <span>
-#include <stdexcept>
-#include <vector>
 
 #include "ffi/protocol/bucket/bucket_layout.h"
 #include "ffi/protocol/bucket/buffer_pool.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,18 +2,8 @@
 
 #include "ffi/runtime/short_deadline.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-
-#include <optional>
-#include <string>
-#include <utility>
-
 #include "ffi/bind/event_dict.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

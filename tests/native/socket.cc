@@ -3,17 +3,8 @@
 #include "ffi/net/socket.h"
 
 #include <fcntl.h>
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-
-#include <cstdint>
-#include <string>
-#include <utility>
 
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

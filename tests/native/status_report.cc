@@ -2,24 +2,10 @@
 
 #include "ffi/runtime/status_report.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "ffi/net/clock.h"
 #include "ffi/runtime/status_server.h"
 #include "tests/native/binding.h"
 #include "tests/native/inbox.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

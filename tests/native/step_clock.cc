@@ -3,19 +3,11 @@
 
 #include "ffi/protocol/lifecycle/step_clock.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-
-#include <cstdint>
-#include <optional>
-
 #include "ffi/protocol/collective/drain_number.h"
 #include "ffi/protocol/collective/others_calls.h"
 #include "ffi/protocol/collective/presence.h"
 #include "ffi/protocol/membership/skipped_calls.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,30 +2,15 @@
 
 #include "ffi/net/udp_port.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ffi/net/clock.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/net/udp_offload.h"
 #include "tests/native/binding.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,29 +2,13 @@
 
 #include "ffi/protocol/wire/wire.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "ffi/protocol/wire/sender_info.h"
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
-using nb::literals::operator""_a;
 
 namespace optireduce::testing {
 namespace OR_FILE {

@@ -2,20 +2,10 @@
 
 #include "ffi/codec/wire_format.h"
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-
 #include <cstring>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/native/binding.h"
 #include "tests/native/collective.h"
-
-namespace nb = nanobind;
 
 namespace optireduce::testing {
 namespace OR_FILE {
