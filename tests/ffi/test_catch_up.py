@@ -12,6 +12,7 @@ EXCHANGE_S = 0.01  # more than the calls of ranks that are in step take
 DEADLINE_S = 0.1  # both stages together
 DRAINED_S = 2.0
 JUST_S = 1e-6
+CONTRIBUTION = 1  # kind of a datagram
 
 
 class Steps(Session):
@@ -143,6 +144,22 @@ def test_late_data_counts_once_in_a_mean_of_the_present():
     given = session.given()
     assert (totals[0] >= given * (1 - 1e-6)).all()
     assert (totals[0] < 2 * given).all()
+
+
+def test_late_data_is_added_to_the_data_that_stands_for_an_absent_rank():
+    session = absent(0, averages=True)
+    # The contributions of rank 0 to this call come two calls later.
+    session.holds = lambda header, _: (header.source, header.kind) == (0, CONTRIBUTION)
+    session.step(0, 1, 2)
+    session.step(1, 2)
+    session.release()
+    session.run(JUST_S)
+    session.step(1, 2)
+    present = (1 + 1 + 50) + (1 + 2 + 50)
+    late = 1 + 0 + 30
+    for rank in (1, 2):
+        bucket = session.buckets[rank, 5]
+        np.testing.assert_array_equal(bucket[100:], present * 3 / 2 + late)
 
 
 # ---- The return.

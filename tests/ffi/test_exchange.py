@@ -68,6 +68,11 @@ def test_a_segment_of_another_shard_is_refused(mode):
     assert calls.handle(0, 0.01, 1, 0, THEIRS, 2) == "mismatched"
 
 
+def test_a_result_of_another_owner_that_is_not_marked_as_relayed_is_refused():
+    calls = submitted("exact", members=3)
+    assert calls.handle(0, 0.01, 1, 2, THEIRS, 3) == "mismatched"
+
+
 def test_a_result_with_more_contributors_than_members_is_refused():
     assert submitted("exact").handle(0, 0.01, 1, 1, THEIRS, 3) == "mismatched"
 
