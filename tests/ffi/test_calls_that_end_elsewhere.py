@@ -140,6 +140,15 @@ def test_a_rank_that_answers_and_does_not_call_is_named_after_the_call_timeout()
     all_call(session, 2)
 
 
+def test_a_rank_that_was_never_heard_is_named_after_the_call_timeout():
+    session = Session(2, call_timeout_s=1.0, peer_timeout_s=20.0)
+    session.silent = {1}
+    session.submit(0, ones())
+    session.run(1.1)
+    error = session.done[0][0].error
+    assert "rank 1 (never heard, it has called nothing)" in error
+
+
 def test_without_a_call_timeout_a_call_waits_for_ever():
     session = Session(2, call_timeout_s=0.0)
     session.submit(0, ones())

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from session import Recorded
-from session_parts import Parts
 
 CONTRIBUTION, RESULT = 1, 2
 RANKS = 8
@@ -118,16 +117,3 @@ def test_a_rank_whose_result_is_lost_is_in_no_disagreement_with_the_others():
         assert session.submit(rank, array, token=7, name="y") == ""
     session.run()
     assert all(session.done[rank][7].error == "" for rank in range(RANKS))
-
-
-def test_a_rank_without_a_shard_waits_for_ranks_that_report_no_call():
-    parts = Parts(shard_bytes_min=1024)
-    named = (parts.collective("exact", name=name) for name in "abcdefgh")
-    # The identity chooses the owner among the three.
-    call = next((identity, 0) for identity in named if identity % 3 != 0)
-    parts.submit(1.0, call)
-    assert parts.waiting_for(call) == ([1, 2], [1, 2])
-    parts.hear(1.5, 2, call)
-    assert parts.waiting_for(call) == ([1], [1])
-    parts.hear(1.5, 1, call)
-    assert parts.waiting_for(call) == ([call[0] % 3], [])
