@@ -30,19 +30,6 @@ def _check_finished(how, mode, folder, **arguments):
         assert not any("given up" in rank.output for rank in started)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "nnx",
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("linen", "optax")),
-    ],
-)
-def test_a_short_training_ends_on_all_ranks(tmp_path, kind):
-    with ranks.start("exits_flax", kind, folder=tmp_path, world_size=2) as started:
-        started.succeed()
-        assert len(started[0].lines("loss")) == 1, started.describe()
-
-
 def test_a_call_that_nobody_joins_is_given_up_by_name(tmp_path):
     options = {"shutdown_timeout_s": 2}
     with ranks.start(

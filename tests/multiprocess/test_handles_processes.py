@@ -70,18 +70,6 @@ def test_a_process_completes_its_begun_calls_at_its_end(tmp_path):
         assert not any("given up" in rank.output for rank in started)
 
 
-@pytest.mark.long
-def test_a_begun_call_that_no_rank_joins_is_given_up_at_the_end(tmp_path):
-    options = {"shutdown_timeout_s": 2}
-    with ranks.start(
-        "handles", "alone", folder=tmp_path, world_size=2, options=options
-    ) as started:
-        started.succeed(0)
-        (line,) = re.findall(r".*given up.*", started[0].output)
-        assert "1 call of 'call" in line
-        assert float(re.search(r"given up after (\S+) s", line)[1]) >= 2
-
-
 @pytest.mark.parametrize(
     ("how", "message", "typed"),
     [
@@ -108,9 +96,3 @@ def test_an_error_of_a_call_is_that_of_its_end(tmp_path, how, message, typed):
             assert re.search(message, rank.lines("error")[0]), started.describe()
             if how == "cancel":
                 assert rank.lines("next") == ["True"], started.describe()
-
-
-def test_lost_handles_hold_a_bounded_memory(tmp_path):
-    with ranks.start("handles", "lost", folder=tmp_path, world_size=2) as started:
-        started.succeed()
-        assert [rank.lines("open") for rank in started] == [["8 92"]] * 2

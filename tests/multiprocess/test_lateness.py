@@ -2,7 +2,6 @@
 
 import signal
 
-import pytest
 import ranks
 
 # Chosen: a call of these programs takes some milliseconds; tests share the machine.
@@ -109,19 +108,3 @@ def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
         # the others.
         (over,) = started[_LAST].lines("over")
         assert int(over) > 40, started.describe()
-
-
-@pytest.mark.long
-def test_two_names_of_a_step_are_in_step_after_a_late_first_step(tmp_path):
-    with ranks.start(
-        *("two_names", "3", "80"),
-        folder=tmp_path,
-        world_size=4,
-        options={"deadline_s": 1.0},
-    ) as started:
-        started.succeed()
-        for rank in started:
-            # The others end before the late rank, which has skipped a few calls. On a
-            # busy machine a rank may be late again; names that have parted never meet.
-            steps = rank.lines("step")[40:60]
-            assert steps.count("0.0 0.0") > len(steps) / 2, started.describe()

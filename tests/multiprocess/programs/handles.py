@@ -3,10 +3,9 @@
 "train MODE WIRE_FORMAT COUPLING": 50 steps of SGD with gradients of the step before,
 and a drain; every rank prints the distance to the same steps with `lax.pmean`. The
 gradients depend on the parameters by the factor COUPLING. "exit": begins a call, which
-the other rank begins later, and ends without waiting; "alone": a call that no other
-rank begins. "dead": rank 1 is killed, then rank 0 begins a call. "cancel", "disagree":
-the error of a call is that of its end, and has a type. "lost": calls whose handles are
-lost.
+the other rank begins later, and ends without waiting. "dead": rank 1 is killed, then
+rank 0 begins a call. "cancel", "disagree": the error of a call is that of its end, and
+has a type.
 """
 
 import os
@@ -128,11 +127,6 @@ elif HOW == "exit":
         ).mean(0)
         got = np.asarray(result.addressable_data(0))[0]
         print("equal", np.allclose(got, wanted, atol=1e-6), flush=True)
-elif HOW == "alone":
-    if rank == 0:
-        jax.block_until_ready(begin_program(mode="exact")(rows(0)))
-    else:
-        time.sleep(1000)
 elif HOW == "dead":
     begin = begin_program(mode="exact")
     jax.block_until_ready(end_program(begin(rows(0))))
@@ -159,12 +153,3 @@ elif HOW == "cancel":
 elif HOW == "disagree":
     mode = "exact" if rank == 0 else "agreed"
     expect_error(begin_program(mode=mode)(rows(0)))
-elif HOW == "lost":
-    begin = begin_program(mode="bounded")
-    for number in range(100):
-        jax.block_until_ready(begin(rows(number)))
-        # The engine drops results only of calls that have ended.
-        while jo.stats()["calls_completed"] <= number:
-            time.sleep(0.001)
-    counters = jo.stats()
-    print("open", counters["handles_open"], counters["handles_dropped"], flush=True)
