@@ -152,9 +152,9 @@ std::uint64_t CountedOf(std::size_t count) {
 }
 
 void Bind(nb::module_& m) {
-  m.def("allocations", &AllocationsOf, nb::arg("reduce_scatter"), nb::arg("all_gather"),
-        nb::arg("ranks"), nb::arg("elements"), nb::arg("calls_before"), nb::arg("calls"));
-  m.def("counted_allocations", &CountedOf, nb::arg("count"));
+  m.def("allocations", &AllocationsOf, "reduce_scatter"_a, "all_gather"_a, "ranks"_a, "elements"_a,
+        "calls_before"_a, "calls"_a);
+  m.def("counted_allocations", &CountedOf, "count"_a);
 }
 
 const Binding binding(&Bind);

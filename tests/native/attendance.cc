@@ -9,7 +9,7 @@ namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<Attendance>(m, "Attendance")
-      .def(nb::init<std::size_t>(), nb::arg("members"))
+      .def(nb::init<std::size_t>(), "members"_a)
       .def("note",
            [](Attendance& self, std::uint16_t from, std::uint32_t call) {
              return self.Record(MemberIndex(from), Sequence(call));

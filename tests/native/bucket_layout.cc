@@ -23,8 +23,8 @@ void Bind(nb::module_& m) {
         }
         return segments;
       },
-      nb::arg("elements"), nb::arg("element_bytes"), nb::arg("members"), nb::arg("payload"),
-      nb::arg("first_owner") = 0, nb::arg("owners") = 0);
+      "elements"_a, "element_bytes"_a, "members"_a, "payload"_a, "first_owner"_a = 0,
+      "owners"_a = 0);
   m.def("owners_of", [](const Collective& collective, std::uint32_t id, std::size_t least) {
     const Owners owners = OwnersOf(collective.ToSpec(), CollectiveId(id), least);
     return std::tuple(owners.first, owners.count);

@@ -10,7 +10,7 @@ namespace OR_FILE {
 
 void Bind(nb::module_& m) {
   nb::class_<SendWindow>(m, "SendWindow")
-      .def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+      .def(nb::init<std::uint32_t>(), "max_lag"_a)
       .def("may_begin",
            [](const SendWindow& self, std::uint32_t call) { return self.MayBegin(Sequence(call)); })
       .def("begin", [](SendWindow& self, std::uint32_t call) { self.Begin(Sequence(call)); })
@@ -25,7 +25,7 @@ void Bind(nb::module_& m) {
       .value("NEW", Receipt::kNew)
       .value("DUPLICATE", Receipt::kDuplicate)
       .value("STALE", Receipt::kStale);
-  history.def(nb::init<std::uint32_t>(), nb::arg("max_lag"))
+  history.def(nb::init<std::uint32_t>(), "max_lag"_a)
       .def("take", [](CallHistory& self, std::uint32_t call, std::size_t within,
                       std::size_t segments) { return self.Take(Sequence(call), within, segments); })
       .def("remember",

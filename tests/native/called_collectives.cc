@@ -18,7 +18,7 @@ void Bind(nb::module_& m) {
           "check",
           [](const CalledCollectives& self, const std::string& key, const Collective& drain,
              bool if_any) { return self.Check(key, drain.ToSpec(), if_any).message(); },
-          nb::arg("key"), nb::arg("drain"), nb::arg("if_any") = false);
+          "key"_a, "drain"_a, "if_any"_a = false);
 }
 
 const Binding binding(&Bind);

@@ -19,8 +19,8 @@ void Bind(nb::module_& m) {
             new (self) Connectivity(Rank(rank), world_size, lanes, FromSeconds(peer_timeout),
                                     FromSeconds(last_chance), Slices(ranks_per_slice));
           },
-          nb::arg("rank"), nb::arg("world_size"), nb::arg("lanes"), nb::arg("peer_timeout_s"),
-          nb::arg("last_chance_s"), nb::arg("ranks_per_slice") = 1)
+          "rank"_a, "world_size"_a, "lanes"_a, "peer_timeout_s"_a, "last_chance_s"_a,
+          "ranks_per_slice"_a = 1)
       .def("hear", [](Connectivity& self, double now, std::uint16_t lane,
                       std::uint16_t rank) { return self.Hear(At(now), lane, Rank(rank)); })
       .def("suspect", [](Connectivity& self, std::uint16_t lane,

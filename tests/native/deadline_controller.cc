@@ -19,11 +19,10 @@ void Bind(nb::module_& m) {
                                            .waits_for_stragglers = waits_for_stragglers},
                                           sources);
           },
-          nb::arg("late_budget"), nb::arg("bound_s"), nb::arg("latency_s"), nb::arg("sources"),
-          nb::arg("waits_for_stragglers"))
+          "late_budget"_a, "bound_s"_a, "latency_s"_a, "sources"_a, "waits_for_stragglers"_a)
       .def(
           "begin_call", [](DeadlineController& self, double now) { self.BeginCall(At(now)); },
-          nb::arg("now") = 0.0)
+          "now"_a = 0.0)
       .def("began", [](DeadlineController& self, std::size_t source,
                        double after_opening) { self.Began(source, FromSeconds(after_opening)); })
       .def("arrived",

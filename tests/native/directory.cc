@@ -55,7 +55,7 @@ class TestDirectory {
 
 void Bind(nb::module_& m) {
   nb::class_<TestDirectory>(m, "Directory")
-      .def(nb::init<std::uint16_t>(), nb::arg("rank"))
+      .def(nb::init<std::uint16_t>(), "rank"_a)
       .def("learn", &TestDirectory::Learn)
       .def("find", &TestDirectory::Find)
       .def("named", &TestDirectory::Named)

@@ -18,7 +18,7 @@ void Bind(nb::module_& m) {
           [](EarlyExit* self, double bound_s, std::size_t members, std::size_t own) {
             new (self) EarlyExit(FromSeconds(bound_s), members, own);
           },
-          nb::arg("bound_s"), nb::arg("members"), nb::arg("own"))
+          "bound_s"_a, "members"_a, "own"_a)
       .def(
           "end_stage",
           [](EarlyExit& self, StageExit exit, double elapsed, std::uint64_t received_bytes,
@@ -29,15 +29,14 @@ void Bind(nb::module_& m) {
                                             .received_bytes = received_bytes,
                                             .expected_bytes = expected_bytes}));
           },
-          nb::arg("exit"), nb::arg("elapsed"), nb::arg("received_bytes"), nb::arg("expected_bytes"),
-          nb::arg("idle") = 0.0)
+          "exit"_a, "elapsed"_a, "received_bytes"_a, "expected_bytes"_a, "idle"_a = 0.0)
       .def("came_late", &EarlyExit::CameLate)
       .def(
           "told",
           [](EarlyExit& self, std::size_t member, std::optional<double> sample) {
             self.Told(member, sample ? std::optional(FromSeconds(*sample)) : std::nullopt);
           },
-          nb::arg("member"), nb::arg("sample").none())
+          "member"_a, "sample"_a.none())
       .def("calibrated", &EarlyExit::calibrated)
       .def("hard_bound", [](const EarlyExit& self) { return ToSeconds(self.hard_bound()); })
       .def("early_bound", [](const EarlyExit& self) { return ToSeconds(self.early_bound()); })
@@ -48,7 +47,7 @@ void Bind(nb::module_& m) {
       [](std::optional<std::int64_t> ns) {
         return EncodeDuration(ns ? std::optional(Duration(*ns)) : std::nullopt);
       },
-      nb::arg("ns").none());
+      "ns"_a.none());
   m.def("decode_duration", [](std::uint16_t code) {
     const std::optional<Duration> duration = DecodeDuration(code);
     return duration ? std::optional(duration->count()) : std::nullopt;

@@ -185,19 +185,17 @@ void BindEndpoint(nb::module_& m) {
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
                     std::uint32_t, std::uint16_t, double, std::uint32_t, std::size_t, std::uint16_t,
                     std::size_t, std::size_t>(),
-           nb::arg("rank"), nb::arg("world_size"), nb::arg("secret"),
-           nb::arg("datagram_bytes_max") = 1472, nb::arg("peer_timeout_s") = 30.0,
-           nb::arg("mismatch_timeout_s") = 10.0, nb::arg("protection") = "authenticate",
-           nb::arg("session") = 77, nb::arg("lane") = 0, nb::arg("call_timeout_s") = 0.0,
-           nb::arg("max_lag") = 2, nb::arg("early_bytes_max") = std::size_t{4} << 30,
-           nb::arg("ranks_per_slice") = 1,
+           "rank"_a, "world_size"_a, "secret"_a, "datagram_bytes_max"_a = 1472,
+           "peer_timeout_s"_a = 30.0, "mismatch_timeout_s"_a = 10.0,
+           "protection"_a = "authenticate", "session"_a = 77, "lane"_a = 0,
+           "call_timeout_s"_a = 0.0, "max_lag"_a = 2, "early_bytes_max"_a = std::size_t{4} << 30,
+           "ranks_per_slice"_a = 1,
            // Every rank owns a shard, unless a test is about small buckets.
-           nb::arg("shard_bytes_min") = 1,
-           nb::arg("receive_buffer_bytes") = EndpointOptions{}.receive_buffer_bytes)
-      .def("submit", &TestEndpoint::Submit, nb::arg("now"), nb::arg("collective"), nb::arg("array"),
-           nb::arg("sequence") = 0, nb::arg("token") = 0, nb::arg("drain") = false,
-           nb::arg("averages") = false, nb::arg("clusters") = std::vector<std::uint16_t>(),
-           nb::arg("spare") = 0)
+           "shard_bytes_min"_a = 1,
+           "receive_buffer_bytes"_a = EndpointOptions{}.receive_buffer_bytes)
+      .def("submit", &TestEndpoint::Submit, "now"_a, "collective"_a, "array"_a, "sequence"_a = 0,
+           "token"_a = 0, "drain"_a = false, "averages"_a = false,
+           "clusters"_a = std::vector<std::uint16_t>(), "spare"_a = 0)
       .def("handle_datagram", &TestEndpoint::HandleDatagram)
       .def("handle_timeout", &TestEndpoint::HandleTimeout)
       .def("poll_transmit", &TestEndpoint::PollTransmit)
@@ -214,7 +212,7 @@ void BindEndpoint(nb::module_& m) {
       .def("counters", &TestEndpoint::CountersOf)
       .def("live", &TestEndpoint::Live)
       .def("peers", &TestEndpoint::Peers)
-      .def("traffic", &TestEndpoint::Traffic, nb::arg("rank"))
+      .def("traffic", &TestEndpoint::Traffic, "rank"_a)
       .def("silent", &TestEndpoint::Silent)
       .def("unreached", &TestEndpoint::Unreached);
 }

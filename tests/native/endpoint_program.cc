@@ -17,7 +17,7 @@ nb::dict RunProgram(const nb::bytes& program) {
   return reached;
 }
 
-void Bind(nb::module_& m) { m.def("run_endpoint_program", &RunProgram, nb::arg("program")); }
+void Bind(nb::module_& m) { m.def("run_endpoint_program", &RunProgram, "program"_a); }
 
 const Binding binding(&Bind);
 

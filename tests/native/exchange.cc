@@ -164,16 +164,15 @@ std::vector<float> RoundTrip(const Collective& collective, std::uint16_t self,
 
 void Bind(nb::module_& m) {
   nb::class_<TestCalls>(m, "Calls")
-      .def(nb::init<const Collective&, std::uint16_t, double, bool>(), nb::arg("collective"),
-           nb::arg("self"), nb::arg("late_budget") = 0.0, nb::arg("goes_on") = false)
-      .def("open", &TestCalls::Open, nb::arg("sequence"), nb::arg("now"), nb::arg("drain") = false)
+      .def(nb::init<const Collective&, std::uint16_t, double, bool>(), "collective"_a, "self"_a,
+           "late_budget"_a = 0.0, "goes_on"_a = false)
+      .def("open", &TestCalls::Open, "sequence"_a, "now"_a, "drain"_a = false)
       .def("submit", &TestCalls::Submit)
-      .def("handle", &TestCalls::Handle, nb::arg("sequence"), nb::arg("now"), nb::arg("source"),
-           nb::arg("segment"), nb::arg("value"), nb::arg("contributors") = 0,
-           nb::arg("since_call") = 0.0, nb::arg("retransmission") = false)
+      .def("handle", &TestCalls::Handle, "sequence"_a, "now"_a, "source"_a, "segment"_a, "value"_a,
+           "contributors"_a = 0, "since_call"_a = 0.0, "retransmission"_a = false)
       .def("send", &TestCalls::Send)
-      .def("lose", &TestCalls::Lose, nb::arg("sequence"), nb::arg("to"), nb::arg("kind"),
-           nb::arg("segment"), nb::arg("refused") = false)
+      .def("lose", &TestCalls::Lose, "sequence"_a, "to"_a, "kind"_a, "segment"_a,
+           "refused"_a = false)
       .def("deliver", &TestCalls::Deliver)
       .def("expire", &TestCalls::Expire)
       .def("close_next", &TestCalls::CloseNext)

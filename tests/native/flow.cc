@@ -77,13 +77,12 @@ class TestFlow {
 
 void Bind(nb::module_& m) {
   nb::class_<TestFlow>(m, "Flow")
-      .def(nb::init<std::size_t, std::size_t, bool>(), nb::arg("window_bytes_max"),
-           nb::arg("datagram_bytes_max"), nb::arg("same_host") = false)
+      .def(nb::init<std::size_t, std::size_t, bool>(), "window_bytes_max"_a, "datagram_bytes_max"_a,
+           "same_host"_a = false)
       .def("can_send", &TestFlow::CanSend)
       .def("set_weight", &TestFlow::SetWeight)
       .def("may_start", &TestFlow::MayStart)
-      .def("track", &TestFlow::Track, nb::arg("now"), nb::arg("info"), nb::arg("bytes"),
-           nb::arg("batch_bytes") = 0)
+      .def("track", &TestFlow::Track, "now"_a, "info"_a, "bytes"_a, "batch_bytes"_a = 0)
       .def("handle_acknowledgement", &TestFlow::HandleAcknowledgement)
       .def("handle_timeout", &TestFlow::HandleTimeout)
       .def("request_room", &TestFlow::RequestRoom)
@@ -92,8 +91,8 @@ void Bind(nb::module_& m) {
       .def("black_hole", &TestFlow::BlackHoleOf)
       .def("timeout", &TestFlow::Timeout)
       .def("window_bytes", &TestFlow::WindowBytes)
-      .def("record", &TestFlow::Record, nb::arg("now"), nb::arg("number"),
-           nb::arg("at_once") = false, nb::arg("refused") = false)
+      .def("record", &TestFlow::Record, "now"_a, "number"_a, "at_once"_a = false,
+           "refused"_a = false)
       .def("acknowledgement_due", &TestFlow::AcknowledgementDue)
       .def("make_acknowledgement", &TestFlow::MakeAcknowledgement);
 }

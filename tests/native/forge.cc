@@ -29,9 +29,7 @@ nb::tuple ForgeOf(std::uint64_t count, std::uint64_t seed, bool encrypt) {
   return nb::make_tuple(made, effects, counters);
 }
 
-void Bind(nb::module_& m) {
-  m.def("forge", &ForgeOf, nb::arg("count"), nb::arg("seed"), nb::arg("encrypt"));
-}
+void Bind(nb::module_& m) { m.def("forge", &ForgeOf, "count"_a, "seed"_a, "encrypt"_a); }
 
 const Binding binding(&Bind);
 

@@ -14,7 +14,7 @@ std::string Choose(FormatController& controller, double now, double wire_s, std:
 void Bind(nb::module_& m) {
   nb::class_<FormatController>(m, "FormatController")
       .def(nb::init<>())
-      .def("choose", &Choose, nb::arg("now"), nb::arg("wire_s"), nb::arg("bytes") = 1000)
+      .def("choose", &Choose, "now"_a, "wire_s"_a, "bytes"_a = 1000)
       .def_prop_ro("format", [](const FormatController& controller) {
         return std::string(NameOf(controller.format()));
       });

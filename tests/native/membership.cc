@@ -27,8 +27,7 @@ void Bind(nb::module_& m) {
             new (self) Membership(Rank(rank), world_size, FromSeconds(timeout_s), lanes,
                                   Slices(ranks_per_slice));
           },
-          nb::arg("rank"), nb::arg("world_size"), nb::arg("peer_timeout_s"), nb::arg("lanes") = 1,
-          nb::arg("ranks_per_slice") = 1)
+          "rank"_a, "world_size"_a, "peer_timeout_s"_a, "lanes"_a = 1, "ranks_per_slice"_a = 1)
       .def_prop_ro("view",
                    [](const Membership& self) {
                      return std::tuple(self.view().number, ToInts(self.view().members),

@@ -15,7 +15,7 @@ void Bind(nb::module_& m) {
           [=](MinTree* self, std::size_t size, std::int64_t ns) {
             new (self) MinTree(size, at(ns));
           },
-          nb::arg("size"), nb::arg("at"))
+          "size"_a, "at"_a)
       .def("__getitem__",
            [](const MinTree& self, std::size_t index) { return (self[index] - Instant{}).count(); })
       .def("set",

@@ -150,10 +150,10 @@ std::string NormaliseScenario(const std::string& line) {
 }
 
 void Bind(nb::module_& m) {
-  m.def("event_order", &EventOrder, nb::arg("events"));
-  m.def("bursts_on", &BurstsOn, nb::arg("hosts"), nb::arg("rate_mbps"), nb::arg("bytes_per_s"),
-        nb::arg("mean_bytes"), nb::arg("seconds"), nb::arg("seed"));
-  m.def("normalise_scenario", &NormaliseScenario, nb::arg("line"));
+  m.def("event_order", &EventOrder, "events"_a);
+  m.def("bursts_on", &BurstsOn, "hosts"_a, "rate_mbps"_a, "bytes_per_s"_a, "mean_bytes"_a,
+        "seconds"_a, "seed"_a);
+  m.def("normalise_scenario", &NormaliseScenario, "line"_a);
   nb::class_<Link>(m, "SimLink")
       .def(
           "__init__",
@@ -161,7 +161,7 @@ void Bind(nb::module_& m) {
              std::size_t queue_bytes_max) {
             new (self) Link(MakeLink(rate_mbps, propagation_ns, queue_bytes_max));
           },
-          nb::arg("rate_mbps"), nb::arg("propagation_ns"), nb::arg("queue_bytes_max"))
+          "rate_mbps"_a, "propagation_ns"_a, "queue_bytes_max"_a)
       .def(
           "offer",
           [](Link& self, std::int64_t now_ns, std::size_t bytes) -> std::optional<std::int64_t> {
@@ -169,7 +169,7 @@ void Bind(nb::module_& m) {
             if (!at) return std::nullopt;
             return Nanoseconds(*at);
           },
-          nb::arg("now_ns"), nb::arg("bytes"))
+          "now_ns"_a, "bytes"_a)
       .def("stall", [](Link& self, std::int64_t until_ns) { self.Stall(AtNs(until_ns)); })
       .def("has_room", [](const Link& self, std::int64_t now_ns,
                           std::size_t bytes) { return self.HasRoom(AtNs(now_ns), bytes); })
@@ -184,14 +184,12 @@ void Bind(nb::module_& m) {
   nb::class_<TestNetwork>(m, "SimNetwork")
       .def(nb::init<std::uint16_t, std::uint64_t, std::uint64_t, std::int64_t, std::size_t,
                     std::size_t, const nb::dict&, std::int64_t, double, std::int64_t>(),
-           nb::arg("ranks"), nb::arg("seed"), nb::arg("rate_mbps"), nb::arg("propagation_ns"),
-           nb::arg("socket_bytes"), nb::arg("queue_bytes"), nb::arg("faults"),
-           nb::arg("latency_ns") = 0, nb::arg("latency_tail") = 1.0,
-           nb::arg("latency_hold_ns") = 1'000'000)
-      .def("send", &TestNetwork::Send, nb::arg("now_ns"), nb::arg("sender"), nb::arg("receiver"),
-           nb::arg("datagram"))
-      .def("add_foreign", &TestNetwork::AddForeign, nb::arg("datagram"))
-      .def("set_cut", &TestNetwork::SetCut, nb::arg("rank"), nb::arg("cut"))
+           "ranks"_a, "seed"_a, "rate_mbps"_a, "propagation_ns"_a, "socket_bytes"_a,
+           "queue_bytes"_a, "faults"_a, "latency_ns"_a = 0, "latency_tail"_a = 1.0,
+           "latency_hold_ns"_a = 1'000'000)
+      .def("send", &TestNetwork::Send, "now_ns"_a, "sender"_a, "receiver"_a, "datagram"_a)
+      .def("add_foreign", &TestNetwork::AddForeign, "datagram"_a)
+      .def("set_cut", &TestNetwork::SetCut, "rank"_a, "cut"_a)
       .def("run", &TestNetwork::Run)
       .def("faults", &TestNetwork::Faults);
 }

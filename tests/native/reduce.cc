@@ -47,8 +47,8 @@ nb::bytes SumOf(const std::string& dtype, const std::vector<nb::bytes>& contribu
 }
 
 void Bind(nb::module_& m) {
-  m.def("sum_contributions", &SumOf, nb::arg("dtype"), nb::arg("contributions"),
-        nb::arg("scale") = 1.0, nb::arg("misalignment") = 0, nb::arg("in_place") = -1);
+  m.def("sum_contributions", &SumOf, "dtype"_a, "contributions"_a, "scale"_a = 1.0,
+        "misalignment"_a = 0, "in_place"_a = -1);
 }
 
 const Binding binding(&Bind);

@@ -58,7 +58,7 @@ class TestReduction {
 
 void Bind(nb::module_& m) {
   nb::class_<TestReduction>(m, "Reduction")
-      .def(nb::init<std::uint16_t>(), nb::arg("members"))
+      .def(nb::init<std::uint16_t>(), "members"_a)
       .def("receive", &TestReduction::Receive)
       .def("exclude", &TestReduction::Exclude)
       .def("sum", &TestReduction::Sum);

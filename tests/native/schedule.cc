@@ -14,7 +14,7 @@ std::vector<std::uint16_t> SendOrder(std::uint16_t world_size, std::uint16_t mem
 }
 
 void Bind(nb::module_& m) {
-  m.def("tar_send_order", &SendOrder, nb::arg("world_size"), nb::arg("member"));
+  m.def("tar_send_order", &SendOrder, "world_size"_a, "member"_a);
 }
 
 const Binding binding(&Bind);

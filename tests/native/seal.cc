@@ -76,15 +76,13 @@ class TestSealer {
 };
 
 void Bind(nb::module_& m) {
-  m.def("derive_key", &DeriveKeyOf, nb::arg("secret"), nb::arg("info"));
+  m.def("derive_key", &DeriveKeyOf, "secret"_a, "info"_a);
   m.def("cipher_libraries", &TestSealer::Libraries);
   nb::class_<TestSealer>(m, "Sealer")
-      .def(nb::init<const nb::bytes&, const std::string&, const std::string&>(), nb::arg("key"),
-           nb::arg("protection") = "authenticate", nb::arg("library") = "")
-      .def("seal", &TestSealer::Seal, nb::arg("number"), nb::arg("content"),
-           nb::arg("header_bytes") = 0)
-      .def("open", &TestSealer::Open, nb::arg("number"), nb::arg("content"), nb::arg("tag"),
-           nb::arg("header_bytes") = 0);
+      .def(nb::init<const nb::bytes&, const std::string&, const std::string&>(), "key"_a,
+           "protection"_a = "authenticate", "library"_a = "")
+      .def("seal", &TestSealer::Seal, "number"_a, "content"_a, "header_bytes"_a = 0)
+      .def("open", &TestSealer::Open, "number"_a, "content"_a, "tag"_a, "header_bytes"_a = 0);
 }
 
 const Binding binding(&Bind);

@@ -115,16 +115,16 @@ void Bind(nb::module_& m) {
   const UdpPortOptions defaults;
   nb::class_<TestPort>(m, "UdpPort")
       .def(nb::init<const std::string&, std::uint16_t, bool, bool, std::size_t, std::size_t>(),
-           nb::arg("bind_address") = "127.0.0.1", nb::arg("port") = defaults.port,
-           nb::arg("segmentation_offload") = defaults.segmentation_offload,
-           nb::arg("receive_offload") = defaults.receive_offload,
-           nb::arg("receive_buffer_bytes") = defaults.receive_buffer_bytes,
-           nb::arg("send_buffer_bytes") = defaults.send_buffer_bytes)
-      .def("set_peers", &TestPort::SetPeers, nb::arg("peers"), nb::arg("datagram_bytes_max"))
-      .def("add_faults", &TestPort::AddFaults, nb::arg("settings"))
-      .def("send", &TestPort::Send, nb::arg("to"), nb::arg("pieces"), nb::arg("datagram_bytes"))
+           "bind_address"_a = "127.0.0.1", "port"_a = defaults.port,
+           "segmentation_offload"_a = defaults.segmentation_offload,
+           "receive_offload"_a = defaults.receive_offload,
+           "receive_buffer_bytes"_a = defaults.receive_buffer_bytes,
+           "send_buffer_bytes"_a = defaults.send_buffer_bytes)
+      .def("set_peers", &TestPort::SetPeers, "peers"_a, "datagram_bytes_max"_a)
+      .def("add_faults", &TestPort::AddFaults, "settings"_a)
+      .def("send", &TestPort::Send, "to"_a, "pieces"_a, "datagram_bytes"_a)
       .def("receive", &TestPort::Receive)
-      .def("wait", &TestPort::Wait, nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>())
+      .def("wait", &TestPort::Wait, "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("wake", &TestPort::Wake)
       .def_prop_ro("local_port", [](const TestPort& self) { return self.udp().local_port(); })
       .def_prop_ro("batch_max", &TestPort::BatchMax)
@@ -139,8 +139,8 @@ void Bind(nb::module_& m) {
       .def("faults_done", &TestPort::FaultsDone);
   m.def("path_mtu_bytes",
         [](const std::string& address) { return Unwrap(UdpPort::path_mtu_bytes(address)); });
-  m.def("probe_udp", &Probe, nb::arg("receive_buffer_bytes") = defaults.receive_buffer_bytes,
-        nb::arg("send_buffer_bytes") = defaults.send_buffer_bytes);
+  m.def("probe_udp", &Probe, "receive_buffer_bytes"_a = defaults.receive_buffer_bytes,
+        "send_buffer_bytes"_a = defaults.send_buffer_bytes);
   m.def("check_faults",
         [](const std::map<std::string, double>& settings) { Unwrap(Faults::FromMap(settings)); });
 }

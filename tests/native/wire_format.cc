@@ -40,10 +40,9 @@ std::pair<nb::bytes, bool> RoundingErrorOf(const nb::bytes& values, const nb::by
 }
 
 void Bind(nb::module_& m) {
-  m.def("encode", &EncodeOf, nb::arg("format"), nb::arg("values"), nb::arg("key"),
-        nb::arg("misalignment") = 0);
-  m.def("decode", &DecodeOf, nb::arg("format"), nb::arg("encoded"), nb::arg("count"));
-  m.def("rounding_error", &RoundingErrorOf, nb::arg("values"), nb::arg("rounded"));
+  m.def("encode", &EncodeOf, "format"_a, "values"_a, "key"_a, "misalignment"_a = 0);
+  m.def("decode", &DecodeOf, "format"_a, "encoded"_a, "count"_a);
+  m.def("rounding_error", &RoundingErrorOf, "values"_a, "rounded"_a);
 }
 
 const Binding binding(&Bind);
