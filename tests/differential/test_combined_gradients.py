@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from device_meshes import mesh_of
 from jax.sharding import PartitionSpec as P
 
 import jax_optireduce
@@ -24,10 +24,7 @@ def backend(request):
 
 
 def _mesh(sizes):
-    names = ("a", "b")[: len(sizes)]
-    automatic = (AxisType.Auto,) * len(sizes)
-    devices = jax.devices()[:RANKS]
-    return jax.make_mesh(sizes, names, axis_types=automatic, devices=devices)
+    return mesh_of(sizes, ("a", "b")[: len(sizes)])
 
 
 _DRAW = np.random.default_rng(0)

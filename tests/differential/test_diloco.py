@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jax_optireduce
@@ -38,10 +38,7 @@ def backend(request):
 
 
 def _mesh():
-    devices = jax.devices()[:RANKS]
-    return jax.make_mesh(
-        (RANKS,), ("data",), axis_types=(AxisType.Auto,), devices=devices
-    )
+    return mesh_of((RANKS,), ("data",))
 
 
 def _parameters():

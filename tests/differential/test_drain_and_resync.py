@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -22,9 +23,7 @@ _VMA = pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
 
 
 def _mapped(function: Callable[..., Any], *, vma: bool = True) -> Any:
-    mesh = jax.make_mesh(
-        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
-    )
+    mesh = mesh_of((4,), ("dp",))
     return jax.jit(
         jax.shard_map(
             function, mesh=mesh, in_specs=_P("dp"), out_specs=_P(), check_vma=vma
@@ -324,9 +323,7 @@ def test_resync_takes_parameters_that_are_typed_as_equal(vma):
     def synchronize(own: Any, params: Any) -> Any:
         return jax_optireduce.resync(params, "dp"), own.sum()[None]
 
-    mesh = jax.make_mesh(
-        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
-    )
+    mesh = mesh_of((4,), ("dp",))
     mapped = jax.shard_map(
         synchronize,
         mesh=mesh,

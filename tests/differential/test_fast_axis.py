@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -27,16 +28,17 @@ _MODES = pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"]
 
 def _mapped(function: Any, *, vma: bool, shape: Any = (2, 2), axes: Any = _AXES) -> Any:
     """Maps a function over all devices; each has one row of the arguments."""
-    devices = jax.devices()[: int(np.prod(shape))]
-    types = (AxisType.Auto,) * len(shape)
-    mesh = jax.make_mesh(shape, axes, axis_types=types, devices=devices)
 
     def local(*rows: Any) -> Any:
         return function(*jax.tree.map(lambda x: x[0], rows))
 
     return jax.jit(
         jax.shard_map(
-            local, mesh=mesh, in_specs=_P(axes), out_specs=_P(), check_vma=vma
+            local,
+            mesh=mesh_of(shape, axes),
+            in_specs=_P(axes),
+            out_specs=_P(),
+            check_vma=vma,
         )
     )
 
@@ -174,11 +176,8 @@ def _train(gradient: Any, *, vma: bool, mode: str = "exact") -> Any:
         updates = gradient(params, x, mode)
         return jax.tree.map(lambda p, g: p - 0.05 * g, params, updates)
 
-    mesh = jax.make_mesh(
-        (2, 2), _AXES, axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4]
-    )
     specs = {"in_specs": (_P(), _P(_AXES)), "out_specs": _P(), "check_vma": vma}
-    step = jax.jit(jax.shard_map(step, mesh=mesh, **specs))
+    step = jax.jit(jax.shard_map(step, mesh=mesh_of((2, 2), _AXES), **specs))
     keys = jax.random.split(jax.random.key(0), 2)
     params = {
         "hidden": jax.random.normal(keys[0], (6, 7)) / 3,
@@ -292,10 +291,9 @@ def test_a_fast_axis_of_vmap_is_explained():
 
 
 def test_a_fast_axis_of_the_compiler_is_explained():
-    mesh = jax.make_mesh((2, 2, 2), (*_AXES, "auto"), axis_types=(AxisType.Auto,) * 3)
     mapped = jax.shard_map(
         functools.partial(jax_optireduce.psum, **_FAST),
-        mesh=mesh,
+        mesh=mesh_of((2, 2, 2), (*_AXES, "auto")),
         axis_names=set(_AXES),
         in_specs=_P(),
         out_specs=_P(),

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -93,9 +94,7 @@ def _trained_alone(loss: Any) -> Any:
 
 
 def _trained(gradient: Callable[[Any, Any], Any], *, vma: bool) -> Any:
-    mesh = jax.make_mesh(
-        (_RANKS,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:_RANKS]
-    )
+    mesh = mesh_of((_RANKS,), ("dp",))
     step = jax.jit(
         jax.shard_map(
             lambda params, x: _descend(params, gradient(params, x)),

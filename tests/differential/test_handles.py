@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 from jax_optireduce._session import communicator
@@ -22,13 +23,6 @@ _RATE = 0.05
 _MODES = ("exact", "agreed", "bounded", "lossy")
 
 
-def _mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
-    devices = jax.devices()[: int(np.prod(shape))]
-    return jax.make_mesh(
-        shape, names, axis_types=(AxisType.Auto,) * len(shape), devices=devices
-    )
-
-
 def _mapped(
     function: Callable[..., Any],
     in_specs: Any,
@@ -37,7 +31,7 @@ def _mapped(
     vma: bool,
     **how: Any,
 ) -> Callable[..., Any]:
-    mesh = how.pop("mesh", None) or _mesh((4,), ("dp",))
+    mesh = how.pop("mesh", None) or mesh_of((4,), ("dp",))
     return jax.jit(
         jax.shard_map(
             function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=vma
@@ -245,7 +239,7 @@ def test_all_dtypes_have_the_results_of_lax(*, mean: bool, vma: bool) -> None:
 
 @pytest.mark.parametrize("vma", [False, True])
 def test_groups_have_calls_of_their_own(*, vma: bool) -> None:
-    mesh = _mesh((2, 4), ("model", "dp"))
+    mesh = mesh_of((2, 4), ("model", "dp"))
 
     def step(x: Any) -> Any:
         handle = jax_optireduce.empty_handle(x, "dp", mean=False)
@@ -395,7 +389,7 @@ def test_begin_refuses_places_where_it_cannot_work() -> None:
         jax.vmap(begin, axis_name="dp")(jnp.ones((4, 2)))
     partly = jax.shard_map(
         begin,
-        mesh=_mesh((4, 2), ("dp", "fsdp")),
+        mesh=mesh_of((4, 2), ("dp", "fsdp")),
         in_specs=_P("dp"),
         out_specs=_P(),
         axis_names={"dp"},

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -21,11 +22,7 @@ def way(request, monkeypatch):
 
 
 def _mesh(fast=1):
-    devices = jax.devices()[: 2 * fast]
-    automatic = (AxisType.Auto,) * 2
-    return jax.make_mesh(
-        (2, fast), ("slow", "fast"), axis_types=automatic, devices=devices
-    )
+    return mesh_of((2, fast), ("slow", "fast"))
 
 
 def _equal(function, *, fast=1, partly=False, tolerance=0.0, check_vma=False):

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from flax import nnx
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_optireduce
 
@@ -54,9 +55,7 @@ def _of_pmean(loss_fn: Any) -> Any:
 
 def _text(example: Any, shape: tuple[int, int], *, ours: bool) -> str:
     """Returns the compiled step of the example."""
-    devices = jax.devices()[: int(np.prod(shape))]
-    types = (AxisType.Auto,) * 2
-    mesh = jax.make_mesh(shape, ("data", "fsdp"), axis_types=types, devices=devices)
+    mesh = mesh_of(shape, ("data", "fsdp"))
     with jax.set_mesh(mesh):
 
         @nnx.jit

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_optireduce
 
@@ -19,11 +20,7 @@ SPECS = {"down": _P(None, "fast"), "up": _P("fast"), "bias": _P(), "scale": _P()
 
 
 def _mesh():
-    automatic = (AxisType.Auto,) * 2
-    devices = jax.devices()[:4]
-    return jax.make_mesh(
-        (2, 2), ("slow", "fast"), axis_types=automatic, devices=devices
-    )
+    return mesh_of((2, 2), ("slow", "fast"))
 
 
 def _mapped(function, **arguments):

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_optireduce
 from jax_optireduce._program import program_checks
@@ -21,11 +22,7 @@ PARTS, BATCH, LENGTH, WIDTH, WORDS = 3, 8, 6, 16, 11
 
 
 def _mesh():
-    devices = jax.devices()[:4]
-    axis_types = (AxisType.Auto,) * 2
-    return jax.make_mesh(
-        (2, 2), ("data", "fsdp"), axis_types=axis_types, devices=devices
-    )
+    return mesh_of((2, 2), ("data", "fsdp"))
 
 
 class Decoder(nn.Module):
@@ -239,8 +236,7 @@ def test_a_module_with_functions_among_its_leaves_is_synchronised_whole(vma):
 
         return _filter_grad(synced)(whole).weight
 
-    devices = jax.devices()[:4]
-    mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=devices)
+    mesh = mesh_of((4,), ("data",))
     specs = {"in_specs": (_P(), _P("data")), "out_specs": _P()}
     mapped = jax.shard_map(step, mesh=mesh, check_vma=vma, **specs)
     got = jax.jit(mapped)(weight, x)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 from jax_optireduce._program import program_checks
@@ -27,8 +28,7 @@ def lines(caplog, monkeypatch):
     monkeypatch.setattr(program_checks, "_logged", set())
 
     def lowered(function, *, vma=False, **arguments):
-        devices = jax.devices()[:4]
-        mesh = jax.make_mesh((4,), ("dp",), (AxisType.Auto,), devices=devices)
+        mesh = mesh_of((4,), ("dp",))
         specs = {"in_specs": (_P(), _P(None, "dp")), "out_specs": _P(), **arguments}
         program = jax.jit(jax.shard_map(function, mesh=mesh, check_vma=vma, **specs))
         with caplog.at_level(logging.WARNING, "jax_optireduce"):

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jax_optireduce as jo
 
@@ -17,9 +18,7 @@ RANKS = 4
 
 
 def _mesh(*shape, names=("dp",)):
-    devices = jax.devices()[: int(np.prod(shape))]
-    automatic = (AxisType.Auto,) * len(names)
-    return jax.make_mesh(shape, names, axis_types=automatic, devices=devices)
+    return mesh_of(shape, names)
 
 
 def _drift(replicas, mesh=None, *, vma=True, **more):

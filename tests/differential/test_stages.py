@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 from jax_optireduce import AxisError, UsageError
@@ -36,10 +37,7 @@ _GATHERED = (
 
 
 def _mesh(world_size: int) -> jax.sharding.Mesh:
-    devices = jax.devices()[:world_size]
-    return jax.make_mesh(
-        (world_size,), ("dp",), axis_types=(AxisType.Auto,), devices=devices
-    )
+    return mesh_of((world_size,), ("dp",))
 
 
 def _mapped(
@@ -339,7 +337,7 @@ def test_sharded_optimizer_trains_as_with_lax(vma):
 @pytest.mark.parametrize("library", [jax_optireduce, lax], ids=["ours", "lax"])
 @pytest.mark.parametrize("mode", ["exact", "bounded"])
 def test_stages_around_a_sum_across_groups_are_a_sum_over_both_axes(library, mode):
-    mesh = jax.make_mesh((4, 2), ("slow", "fast"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of((4, 2), ("slow", "fast"))
     x = _values(8, (6, 5), "float32", 11)
 
     def mapped(function: Any) -> Any:
@@ -431,7 +429,7 @@ def test_wrong_arguments_of_a_gather_are_explained():
 
 
 def test_region_with_automatic_axes_is_refused():
-    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of((4, 2), ("dp", "tp"))
     mapped = jax.shard_map(
         lambda x: jax_optireduce.psum_scatter(x, "dp"),
         mesh=mesh,

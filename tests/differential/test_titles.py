@@ -5,7 +5,8 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import PartitionSpec
 
 import jax_optireduce as jo
 
@@ -16,7 +17,7 @@ _P = PartitionSpec
 
 def _instructions(function):
     """Returns the names of the calls of a compiled program, and their metadata."""
-    mesh = jax.make_mesh((2,), ("dp",), axis_types=(AxisType.Auto,))
+    mesh = mesh_of((2,), ("dp",))
     mapped = jax.shard_map(
         function, mesh=mesh, in_specs=_P("dp"), out_specs=_P("dp"), check_vma=False
     )

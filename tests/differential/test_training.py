@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -39,9 +40,7 @@ def _loss(params: Any, x: Any, y: Any) -> Any:
 
 def _train(gradient: Callable[..., Any], *, vma: bool) -> Any:
     """Returns the parameters after 50 steps on 4 ranks, each with its own batch."""
-    mesh = jax.make_mesh(
-        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
-    )
+    mesh = mesh_of((4,), ("dp",))
 
     def step(params: Any, x: Any, y: Any) -> Any:
         updates = gradient(params, x, y)
@@ -160,9 +159,7 @@ def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
     link = jax_optireduce.optax_average_gradients(
         "dp", mode="lossy", name="guarded", hadamard="auto", skip_above=0.1
     )
-    mesh = jax.make_mesh(
-        (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
-    )
+    mesh = mesh_of((4, 2), ("dp", "tp"))
     step = jax.shard_map(
         link.update,
         mesh=mesh,
@@ -194,9 +191,7 @@ def test_safeguards_decide_on_the_whole_mesh_and_follow_their_state(vma):
 def test_state_of_the_optax_link_counts_and_reports_its_calls():
     link = jax_optireduce.optax_average_gradients("dp")
     # On a mesh with a second axis, over which the reports vary, too.
-    mesh = jax.make_mesh(
-        (4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
-    )
+    mesh = mesh_of((4, 2), ("dp", "tp"))
 
     def steps(gradient: Any, state: Any) -> Any:
         def step(state: Any, _: Any) -> Any:
@@ -223,9 +218,7 @@ def test_state_of_the_optax_link_counts_and_reports_its_calls():
 
 
 def test_sync_in_backward_leaves_values_and_integers_alone():
-    mesh = jax.make_mesh(
-        (4,), ("dp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:4]
-    )
+    mesh = mesh_of((4,), ("dp",))
     params = {"w": jnp.arange(3.0), "count": jnp.int32(5)}
 
     def local(p: Any, x: Any, step: Any) -> Any:

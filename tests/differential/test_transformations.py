@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
@@ -33,13 +34,7 @@ class Place:
     axes: Any
 
     def mesh(self) -> jax.sharding.Mesh:
-        automatic = (AxisType.Auto,) * len(self.names)
-        return jax.make_mesh(
-            self.shape,
-            self.names,
-            axis_types=automatic,
-            devices=jax.devices()[: math.prod(self.shape)],
-        )
+        return mesh_of(self.shape, self.names)
 
     def tuple_of_axes(self) -> tuple[str, ...]:
         return self.axes if isinstance(self.axes, tuple) else (self.axes,)

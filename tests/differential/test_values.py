@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -41,10 +42,7 @@ def _is_leaf(node: Any) -> bool:
 
 
 def _mesh(world_size: int) -> jax.sharding.Mesh:
-    devices = jax.devices()[:world_size]
-    return jax.make_mesh(
-        (world_size,), ("dp",), axis_types=(AxisType.Auto,), devices=devices
-    )
+    return mesh_of((world_size,), ("dp",))
 
 
 def _reduced(reduce: Any, tree: Any, world_size: int, *, vma: bool = True) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from device_meshes import mesh_of
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 import optireduce_testing
@@ -145,11 +146,7 @@ def test_init_registers_with_loaded_plugins_once(loaded, caplog):
 
 
 def _mesh():
-    automatic = (AxisType.Auto,) * 2
-    devices = jax.devices()[:4]
-    return jax.make_mesh(
-        (2, 2), ("slow", "fast"), axis_types=automatic, devices=devices
-    )
+    return mesh_of((2, 2), ("slow", "fast"))
 
 
 def _text(function, platform, *, axis_names=("slow", "fast"), check_vma=True):

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 
@@ -17,7 +18,7 @@ _P = PartitionSpec
 
 
 def _mapped(function: Callable[..., Any], *, vma: bool = False) -> Any:
-    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of((4, 2), ("dp", "tp"))
     mapped = jax.shard_map(
         function, mesh=mesh, in_specs=_P(), out_specs=_P(), check_vma=vma
     )
@@ -152,7 +153,7 @@ def test_the_nearest_call_is_named():
 
 
 def test_a_loop_around_regions_of_plain_jit_is_followed():
-    mesh = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of((4, 2), ("dp", "tp"))
     loss_and_grad = jax_optireduce.value_and_grad(
         lambda p, x: ((p - x) ** 2).mean(), "dp", mesh=mesh, name="g"
     )

@@ -9,8 +9,9 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import pytest
+from device_meshes import mesh_of
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 import jax_optireduce
 from jax_optireduce._native import NAME_BYTES_MAX
@@ -21,7 +22,7 @@ _P = PartitionSpec
 
 
 def _mesh(shape=(4, 2), names=("dp", "tp")):
-    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+    return mesh_of(shape, names)
 
 
 def _trace(function, x=None, *, check_vma=True, **arguments):

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from device_meshes import mesh_of
 from jax import lax
 
 import jax_optireduce
@@ -93,7 +94,7 @@ def test_key_tells_apart_files_and_cells(here, there):
 def _mapped(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return jax.shard_map(
         function,
-        mesh=jax.make_mesh((2,), ("dp",), axis_types=(jax.sharding.AxisType.Auto,)),
+        mesh=mesh_of((2,), ("dp",)),
         in_specs=jax.sharding.PartitionSpec("dp"),
         out_specs=jax.sharding.PartitionSpec("dp"),
         check_vma=False,
