@@ -228,6 +228,17 @@ def _assert_same_bits(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def _assert_equal_under(
+    transformations: Sequence[Callable[..., Any]], ours: Any, theirs: Any
+) -> None:
+    for transformation, a, b in zip(transformations, ours, theirs, strict=True):
+        try:
+            _assert_same_bits(a, b)
+        except AssertionError as error:
+            name = transformation.__name__.strip("_")
+            raise AssertionError(f"under {name}: {error}") from error
+
+
 def _assert_equal(
     ours: Reduce,
     theirs: Reduce,
@@ -244,13 +255,7 @@ def _assert_equal(
 
         return jax.jit(_on_every_device(local, place, vma=vma))(_inputs(place))
 
-    pairs = zip(transformations, results(ours), results(theirs), strict=True)
-    for transformation, a, b in pairs:
-        try:
-            _assert_same_bits(a, b)
-        except AssertionError as error:
-            name = transformation.__name__.strip("_")
-            raise AssertionError(f"under {name}: {error}") from error
+    _assert_equal_under(transformations, results(ours), results(theirs))
 
 
 @pytest.mark.parametrize("vma", [True, False], ids=["vma", "no vma"])
@@ -420,15 +425,6 @@ def test_psum_equals_lax_where_some_axes_are_automatic(vma, width, kind):
             lambda m: [t(reduce, "dp", m) for t in transformations], kind, vma=vma
         )(x)
 
-    pairs = zip(
-        transformations,
-        results(jax_optireduce.psum),
-        results(lax.psum),
-        strict=True,
+    _assert_equal_under(
+        transformations, results(jax_optireduce.psum), results(lax.psum)
     )
-    for transformation, a, b in pairs:
-        try:
-            _assert_same_bits(a, b)
-        except AssertionError as error:
-            name = transformation.__name__.strip("_")
-            raise AssertionError(f"under {name}: {error}") from error

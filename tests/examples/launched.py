@@ -15,7 +15,7 @@ def run(program, folder, *arguments, processes, devices=1, code=0, **variables):
     """Returns the output of an example, of both streams.
 
     Args:
-      program: name of its file.
+      program: name of its file, or the path of another program.
       folder: in which it runs.
       *arguments: its own.
       processes: their number.

@@ -1,15 +1,10 @@
 """The Python blocks of the pages run, as written, in a session of two processes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import launched
 import page_snippets
 import pytest
-
-# Seconds. Chosen: ten times the time on two idle cores.
-TIMEOUT_S = 150
 
 
 def test_every_page_with_a_block_is_run():
@@ -18,24 +13,8 @@ def test_every_page_with_a_block_is_run():
 
 
 def test_every_block_runs(tmp_path):
-    launch = ["-m", "jax_optireduce", "launch", "-n", "2", "--devices-per-process", "2"]
-    ended = subprocess.run(
-        [sys.executable, "-P", *launch, page_snippets.__file__],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            # Most of the time is that of the compiler. The launcher adds the devices.
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            # A busy machine is late, and late data is that of a later block.
-            "JAX_OPTIREDUCE_DEADLINE_MAX_S": "30",
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = ended.stdout.splitlines()
+    program = page_snippets.__file__
+    lines = launched.run(program, tmp_path, processes=2, devices=2).splitlines()
     for page in page_snippets.PAGES:
         for rank in range(2):
             assert any(line.startswith(f"[{rank}] {page}: ") for line in lines)

@@ -272,3 +272,15 @@ def start(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(rank.process.pid, signal.SIGKILL)
             rank.process.wait()
+
+
+def start_with_loss(
+    *program: str, folder: Path, deadline_s: float, **options: object
+) -> contextlib.AbstractContextManager[Ranks]:
+    """Starts a program in two processes with two devices each, and a lossy network.
+
+    A fifth of the datagrams is lost, and the deadline is too short for all repairs.
+    """
+    given = {"deadline_s": deadline_s, "faults": "loss=0.2,seed=7", **options}
+    given["datagram_bytes_max"] = 1472
+    return start(*program, folder=folder, world_size=2, devices=2, options=given)

@@ -18,17 +18,8 @@ def test_a_device_sends_its_part_of_the_bytes(tmp_path):
 
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_devices_of_a_process_agree_on_missing_data_and_none_is_lost(tmp_path, mode):
-    options = {
-        "deadline_s": 0.02,
-        "datagram_bytes_max": 1472,
-        "faults": "loss=0.2,seed=7",
-    }
-    with ranks.start(
-        *("fast_axis", "data", mode),
-        folder=tmp_path,
-        world_size=2,
-        devices=2,
-        options=options,
+    with ranks.start_with_loss(
+        *("fast_axis", "data", mode), folder=tmp_path, deadline_s=0.02
     ) as started:
         started.succeed()
         for rank in started:

@@ -14,6 +14,16 @@ BY_HOST_COMPUTATION = [WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.long)]
 BY_CALLBACK = [pytest.param(WAYS[0], marks=pytest.mark.long), WAYS[1]]
 
 
+def _check_sums(folder, world_size, *, options, **how):
+    options["deadline_s"] = 30
+    with ranks.start(
+        "correctness", folder=folder, world_size=world_size, options=options, **how
+    ) as started:
+        started.succeed()
+        bits = {line for rank in started for line in rank.lines("bits")}
+        assert len(bits) == 1, started.describe()
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("world_size", "devices"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2)]
@@ -21,30 +31,12 @@ BY_CALLBACK = [pytest.param(WAYS[0], marks=pytest.mark.long), WAYS[1]]
 def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
     tmp_path, way, world_size, devices
 ):
-    with ranks.start(
-        "correctness",
-        folder=tmp_path,
-        world_size=world_size,
-        devices=devices,
-        options={"deadline_s": 30, "host_call": way},
-    ) as started:
-        started.succeed()
-        bits = {line for rank in started for line in rank.lines("bits")}
-        assert len(bits) == 1, started.describe()
+    _check_sums(tmp_path, world_size, devices=devices, options={"host_call": way})
 
 
 @pytest.mark.parametrize("way", BY_CALLBACK)
 def test_ranks_with_different_ways_compute_the_same_sums(tmp_path, way):
-    with ranks.start(
-        "correctness",
-        folder=tmp_path,
-        world_size=2,
-        options={"deadline_s": 30},
-        options_of={1: {"host_call": way}},
-    ) as started:
-        started.succeed()
-        bits = {line for rank in started for line in rank.lines("bits")}
-        assert len(bits) == 1, started.describe()
+    _check_sums(tmp_path, 2, options={}, options_of={1: {"host_call": way}})
 
 
 @pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
@@ -87,18 +79,8 @@ def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
 @pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
 def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, way, mode):
-    options = {
-        "deadline_s": 0.02,
-        "datagram_bytes_max": 1472,
-        "faults": "loss=0.2,seed=7",
-        "host_call": way,
-    }
-    with ranks.start(
-        *("partly_manual_loss", mode),
-        folder=tmp_path,
-        world_size=2,
-        devices=2,
-        options=options,
+    with ranks.start_with_loss(
+        "partly_manual_loss", mode, folder=tmp_path, deadline_s=0.02, host_call=way
     ) as started:
         started.succeed()
         for rank in started:

@@ -4,11 +4,16 @@ import signal
 
 import ranks
 
-# Chosen: a call of these programs takes some milliseconds; tests share the machine.
-_OPTIONS = {"deadline_s": 0.1}
-
 # The disturbed rank, and those that continue.
 _LAST, _OTHERS = 3, (0, 1, 2)
+
+
+def _start(*arguments, folder, world_size=4, **options):
+    # Chosen: a call of the program takes some milliseconds; tests share the machine.
+    options = options or {"deadline_s": 0.1}
+    return ranks.start(
+        "late", *arguments, folder=folder, world_size=world_size, options=options
+    )
 
 
 def _check_conserved(started: ranks.Ranks, *, before_the_drain: bool = True) -> None:
@@ -31,12 +36,7 @@ def _check_others_go_on(started: ranks.Ranks, *, until: int) -> None:
 
 
 def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
-    with ranks.start(
-        *("late", "80", "0.02", "sum", "20"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start("80", "0.02", "sum", "20", folder=tmp_path) as started:
         _check_others_go_on(started, until=45)
         started.succeed()
         _check_conserved(started)
@@ -52,12 +52,7 @@ def test_a_rank_that_was_stopped_skips_calls_and_is_in_step_again(tmp_path):
 
 
 def test_a_mean_counts_each_contribution_once_at_least_and_less_than_twice(tmp_path):
-    with ranks.start(
-        *("late", "80", "0.02", "mean", "20"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start("80", "0.02", "mean", "20", folder=tmp_path) as started:
         _check_others_go_on(started, until=45)
         started.succeed()
         for rank in started:
@@ -69,9 +64,8 @@ def test_a_mean_counts_each_contribution_once_at_least_and_less_than_twice(tmp_p
 
 
 def test_settings_that_make_much_data_late_are_named(tmp_path):
-    options = {"deadline_s": 0.02}
-    with ranks.start(
-        *("late", "80", "0.05", "sum"), folder=tmp_path, world_size=2, options=options
+    with _start(
+        "80", "0.05", "sum", folder=tmp_path, world_size=2, deadline_s=0.02
     ) as started:
         started.succeed()
         _check_conserved(started)
@@ -83,24 +77,14 @@ def test_settings_that_make_much_data_late_are_named(tmp_path):
 
 def test_with_the_defaults_the_others_go_on_while_a_rank_is_stopped(tmp_path):
     # Much longer than the test may take: no rank is removed.
-    with ranks.start(
-        *("late", "60", "0", "sum", "35"),
-        folder=tmp_path,
-        world_size=4,
-        options={"peer_timeout_s": 600},
-    ) as started:
+    with _start("60", "0", "sum", "35", folder=tmp_path, peer_timeout_s=600) as started:
         _check_others_go_on(started, until=60)
         started.succeed()
         _check_conserved(started)
 
 
 def test_calls_that_the_others_have_drained_end_at_once(tmp_path):
-    with ranks.start(
-        *("late", "90", "0", "sum", "20"),
-        folder=tmp_path,
-        world_size=4,
-        options=_OPTIONS,
-    ) as started:
+    with _start("90", "0", "sum", "20", folder=tmp_path) as started:
         _check_others_go_on(started, until=99)
         started.succeed()
         _check_conserved(started, before_the_drain=False)

@@ -35,17 +35,8 @@ def test_training_is_that_of_a_program_without_a_mesh(
 
 @pytest.mark.parametrize("mode", ["agreed", "lossy"])
 def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode):
-    options = {
-        "deadline_s": 0.004,
-        "datagram_bytes_max": 1472,
-        "faults": "loss=0.2,seed=7",
-    }
-    with ranks.start(
-        *("partly_manual_loss", mode),
-        folder=tmp_path,
-        world_size=2,
-        devices=2,
-        options=options,
+    with ranks.start_with_loss(
+        *("partly_manual_loss", mode), folder=tmp_path, deadline_s=0.004
     ) as started:
         started.succeed()
         for rank in started:
