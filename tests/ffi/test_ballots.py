@@ -213,6 +213,14 @@ def test_parts_of_a_proposal_do_not_join_those_of_an_older_one():
     assert ACCEPTED in [said.kind for said in one.says()]
 
 
+def test_parts_that_contradict_each_other_are_no_message():
+    one = OneRank(2)
+    some = {"ranks": [0, 1, 2, 3]}
+    one.hears(1, PROPOSAL, (4, 1), part=(0, 2), calls=[(1, 10)], **some)
+    one.hears(1, PROPOSAL, (4, 1), part=(1, 2), calls=[(1, 11)], **some)
+    assert ACCEPTED not in [said.kind for said in one.says()]
+
+
 def test_ranks_take_turns_with_the_parts_of_a_long_message():
     one = OneRank(0)
     calls = [(bucket, 1) for bucket in range(2 * CALLS_PER_PART)]

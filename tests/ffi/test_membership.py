@@ -390,6 +390,15 @@ def test_a_dead_rank_is_removed_at_one_call_of_each_collective(ranks, loss):
     assert network.messages < 3 * TIMEOUT / 0.05 * ranks * ranks
 
 
+def test_no_call_follows_the_last_number():
+    network = Network(3, calls=0)
+    for membership in network.members:
+        assert membership.try_start(0, COLLECTIVES, 2**32 - 1)
+    network.die(2)
+    network.run(3 * TIMEOUT)
+    assert (COLLECTIVES, 2**32 - 1) in network.decided[1][1]
+
+
 def test_without_faults_nothing_is_sent_and_nothing_decided():
     network = Network(4)
     network.run(5.0)
