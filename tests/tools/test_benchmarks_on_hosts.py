@@ -30,8 +30,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.sendto(*s.recvfrom(2000))
 """
 
-# Sends packets of 1,000 bytes to an address at a fixed interval, and waits for the last
-# ones for a while. Prints for each the time of its return, in seconds, or null.
+# Sends packets of 1,000 bytes to an address at a fixed interval, and waits until none
+# has come back for a while. Prints for each the duration to its return, or null.
 PING = """
 import json, select, socket, struct, sys, time
 address, count = sys.argv[1], int(sys.argv[2])
@@ -39,15 +39,16 @@ gap_s, patience_s = map(float, sys.argv[3:])
 seconds = [None] * count
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
     sent, start = 0, time.monotonic()
-    end = start + gap_s * count + patience_s
-    while (now := time.monotonic()) < end and None in seconds:
-        due = start + gap_s * sent if sent < count else end
+    last = start  # the time of the newest packet, sent or returned
+    while (now := time.monotonic()) < last + patience_s and None in seconds:
+        due = start + gap_s * sent if sent < count else last + patience_s
         if now >= due:
             s.sendto(struct.pack("=Id988x", sent, now), (address, 5001))
-            sent += 1
+            sent, last = sent + 1, now
         elif select.select([s], [], [], due - now)[0]:
             number, at = struct.unpack_from("=Id", s.recv(2000))
-            seconds[number] = time.monotonic() - at
+            last = time.monotonic()
+            seconds[number] = last - at
 print(json.dumps(seconds))
 """
 
@@ -100,7 +101,7 @@ needs_hosts = pytest.mark.skipif(
 )
 
 
-def _ping(link, count, gap_s, to=1, patience_s=1):
+def _ping(link, count, gap_s, to=1, patience_s=2):
     """Returns round-trip times of packets from the first host, in s; NaN: lost."""
     import hosts
 
