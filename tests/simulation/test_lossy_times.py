@@ -2,6 +2,8 @@
 
 import statistics
 
+import pytest
+
 from jax_optireduce import _native
 
 # Calls that learn the bounds of the stages.
@@ -34,6 +36,7 @@ def test_beside_bursts_lossy_calls_take_about_the_time_of_exact_ones():
     assert mean_s("lossy", line) < 1.2 * mean_s("exact", line)
 
 
+@pytest.mark.long
 def test_a_switch_with_small_queues_does_not_lose_much_more():
     # Without a limit of the incast a third is lost.
     line = "ranks=8 calls=30 elements=400000 rate_mbps=1000 queue_bytes=32768"
