@@ -131,6 +131,7 @@ LaneSnapshot Lane::snapshot() const {
 std::optional<LaneReport> Lane::Examine(Instant until) {
   {
     const std::lock_guard lock(mutex_);
+    if (closed_) return std::nullopt;
     report_.reset();  // the late answer to an earlier request
   }
   Post([this] { Report(); });
