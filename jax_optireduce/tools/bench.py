@@ -94,6 +94,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: none)",
     )
     parser.add_argument(
+        "--late-s",
+        **arguments.seconds(),
+        default=0.0,
+        help="sleep of the last rank before each call, in seconds, like a longer "
+        "computation; times of calls exclude it (default 0)",
+    )
+    parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write all figures and times"
     )
 
@@ -226,6 +233,7 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, dict[str, Any]]:
         iterations=args.iterations,
         warm_up=args.warmup,
         check_calls=args.check,
+        late_s=args.late_s,
     )
     return plan, options
 

@@ -68,6 +68,7 @@ class Plan:
       iterations: counted calls of each kind.
       warm_up: calls of each kind before these.
       check_calls: calls of each mode after these whose sums are verified.
+      late_s: sleep of the last rank before each timed call, in seconds.
     """
 
     sizes_bytes: Sequence[int]
@@ -77,6 +78,7 @@ class Plan:
     iterations: int
     warm_up: int
     check_calls: int
+    late_s: float
 
 
 @dataclasses.dataclass
@@ -223,6 +225,7 @@ class _Data:
         self.mesh = mesh
         self.rank, self.ranks = jax.process_index(), mesh.size
         self.in_place = plan.in_place
+        self.late_s = plan.late_s if self.rank == self.ranks - 1 else 0.0
         self.name = f"bench {plan.dtype} {elements}"
         self._spec = PartitionSpec(AXIS)
         high = _LARGEST_NUMBER + 1
@@ -295,6 +298,8 @@ class _Kind:
         jax.block_until_ready(x)
         cpu_s = time.process_time()
         for _ in range(calls):
+            if self._data.late_s:
+                time.sleep(self._data.late_s)
             start = time.perf_counter()
             result = jax.block_until_ready(self._call(x))
             seconds.append(time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -87,6 +88,16 @@ def test_late_and_lost_data_is_reported_and_late_data_is_verified(tmp_path):
     for mode in ("exact", "agreed", "bounded"):
         assert (results[mode]["wrong"], results[mode]["checked_calls"]) == (0, 3)
     assert results["bounded"]["deadline_s"] == pytest.approx([0.05] * 10)
+
+
+def test_a_late_rank_is_waited_for_by_the_others(tmp_path):
+    _, content = _measure(
+        "-b 4 -e 4 -n 5 -w 1 --mode exact --late-s 0.2",
+        cwd=tmp_path,
+    )
+    assert content["late_s"] == 0.2
+    # It sleeps for this long; half of that, in case another rank is late itself.
+    assert statistics.median(content["results"][0]["seconds_by_rank"][0]) > 0.1
 
 
 def test_a_wrong_sum_makes_the_exit_code_1(tmp_path):

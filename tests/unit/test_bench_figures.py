@@ -230,6 +230,7 @@ def test_every_mode_is_measured_and_verified(mode, in_place):
         iterations=7,
         warm_up=1,
         check_calls=2,
+        late_s=0.0,
     )
     seen = []
     mesh = bench_rank.make_mesh()
@@ -259,6 +260,7 @@ def test_a_wrong_sum_is_counted(monkeypatch):
         iterations=1,
         warm_up=0,
         check_calls=3,
+        late_s=0.0,
     )
     found = bench_rank.measure(plan, 400, bench_rank.make_mesh(), lambda: None)
     assert (found["exact"].wrong, found["exact"].checked) == (2, 3)
