@@ -153,6 +153,7 @@ class Options:
     # Chosen: longer than compilation, evaluation or a checkpoint on one rank.
     stall_timeout_s: float = _option(60.0, _TIME_S, zero=True, of_process=True)
     flight_record_dir: str = _option("", of_process=True)
+    # Chosen: more flows than a network card has queues to spread them over.
     lanes: int = _option(0, (1, 64), zero=True)
     # Chosen: the data of 3 peers in 25 ms at 1 Gbit/s. Linux grants less unless
     # net.core.rmem_max is raised.
@@ -277,7 +278,8 @@ def _kinds(of: type[Options | Internal] = Options) -> dict[str, Any]:
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     """Returns a value as the type of its field; raises unless it fits."""
-    name, kind = field.name, field.type
+    name = field.name
+    kind: Any = field.type
     if name == "faults":
         return _checked_faults(value)
     if kind is float and type(value) is int:

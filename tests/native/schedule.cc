@@ -13,9 +13,7 @@ std::vector<std::uint16_t> SendOrder(std::uint16_t world_size, std::uint16_t mem
   return order;
 }
 
-void Bind(nb::module_& m) {
-  m.def("tar_send_order", &SendOrder, "world_size"_a, "member"_a);
-}
+void Bind(nb::module_& m) { m.def("tar_send_order", &SendOrder, "world_size"_a, "member"_a); }
 
 const Binding binding(&Bind);
 
