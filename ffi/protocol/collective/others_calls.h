@@ -33,13 +33,15 @@ class OthersCalls {
   // The newest call that some other member has made.
   std::optional<Sequence> newest() const { return newest_; }
   // The others have made a newer call by then, unless they have become slower.
-  Instant NextDue() const {
+  Instant NextDue() const { return SaturatingAdd(newest_at_, kIntervalMargin * Interval()); }
+  // The usual time from one of their calls to the next; 0 if none is known.
+  Duration Interval() const {
     const std::size_t known = std::min(interval_count_, kIntervals);
-    if (known == 0) return newest_at_;
+    if (known == 0) return {};
     auto intervals = intervals_;
     const auto usual = intervals.begin() + (known - 1 - known / kIntervalsPerOutlier);
     std::nth_element(intervals.begin(), usual, intervals.begin() + known);
-    return SaturatingAdd(newest_at_, kIntervalMargin * *usual);
+    return *usual;
   }
 
  private:

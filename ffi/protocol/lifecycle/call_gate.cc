@@ -50,10 +50,9 @@ CallGate::Pass CallGate::StartPending(Instant now) {
       pass.started = true;
       continue;
     }
-    const CatchUp::Turn turn =
-        pending_[i].given_up
-            ? catch_up_.FindGivenUp(origin, next)
-            : catch_up_.Find(now, pending_[i].since, pending_[i].number, origin, next);
+    const CatchUp::Turn turn = pending_[i].given_up
+                                   ? catch_up_.FindGivenUp(origin, next)
+                                   : catch_up_.Find(now, pending_[i].since, origin, next);
     // A call that is over has no members of its own.
     Result<Collective*> in_view = CollectiveInView(origin, turn.over() ? kLastCall : turn.number);
     if (in_view.ok() && MustWait(now, pending_[i], turn, origin, *in_view.value(), pass)) {

@@ -7,6 +7,13 @@
 #include "ffi/protocol/detectors/mismatch_detector.h"
 
 namespace optireduce {
+namespace {
+
+// Chosen: the programs of ranks in step differ by less, and a rank that others wait for outside of
+// the session loses no more.
+constexpr int kIntervalsPerBriefWait = 16;
+
+}  // namespace
 
 template <typename Visit>
 void CatchUp::ForEachOther(const Collective& origin, Visit visit) const {
@@ -52,8 +59,8 @@ void CatchUp::Call(const Submission& submission) {
   if (!submission.drain) clock_.Call(IdOf(submission.spec));
 }
 
-CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> waits_as,
-                            const Collective& origin, const Submission& submission) {
+CatchUp::Turn CatchUp::Find(Instant now, Instant since, const Collective& origin,
+                            const Submission& submission) {
   const Sequence usual = UsualNumber(origin, submission);
   if (!Applies(origin)) return {.number = usual};
   if (submission.drain) return FindDrain(origin, usual);
@@ -63,16 +70,20 @@ CatchUp::Turn CatchUp::Find(Instant now, Instant since, std::optional<Sequence> 
   const Sequence next = behind ? Sequence(newest->value() + 1) : usual;
   if (OthersHaveEnded(origin, next, submission.sequence)) return {.number = next, .ended = true};
   if (!behind) return {.number = usual};
-  return FindBehind(now, since, waits_as.has_value(), origin, usual, next);
+  return FindBehind(now, since, origin, usual, next);
 }
 
-CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, bool waits, const Collective& origin,
+CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, const Collective& origin,
                                   Sequence usual, Sequence next) const {
   if (IsAlone(origin)) return {.number = next};
-  const Instant due = std::min(SaturatingAdd(origin.others_calls.NextDue(), LongestWaitOfOthers()),
-                               SaturatingAdd(since, session_.options.peer_timeout));
-  const bool may_wait = waits ? clock_.state() != StepClock::State::kPassing : clock_.MayWait(next);
-  if (now >= due || !may_wait || OthersWait(now)) return {.number = usual, .passes = true};
+  const OthersCalls& calls = origin.others_calls;
+  // Ranks that are in step make the call at the same time, and the news is under way.
+  const Instant due = clock_.IsPatient(next)
+                          ? std::min(SaturatingAdd(calls.NextDue(), LongestWaitOfOthers()),
+                                     SaturatingAdd(since, session_.options.peer_timeout))
+                          : SaturatingAdd(since, calls.Interval() / kIntervalsPerBriefWait);
+  const bool passing = clock_.state() == StepClock::State::kPassing;
+  if (now >= due || passing || OthersWait(now)) return {.number = usual, .passes = true};
   return {.number = next, .waits_until = due};
 }
 

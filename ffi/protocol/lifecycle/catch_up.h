@@ -48,9 +48,8 @@ class CatchUp {
     bool over() const { return passes || ended; }
   };
   // `origin` is the collective of the submission, whose sequence is its position; `since` is when
-  // the program has made the call; `waits_as`: the number under which it waits already.
-  Turn Find(Instant now, Instant since, std::optional<Sequence> waits_as, const Collective& origin,
-            const Submission& submission);
+  // the program has made the call.
+  Turn Find(Instant now, Instant since, const Collective& origin, const Submission& submission);
   // The turn of a call that the program has given up.
   Turn FindGivenUp(const Collective& origin, const Submission& submission);
   // A call waits until the others begin the one of that number. Tells them, who announce that, and
@@ -78,7 +77,7 @@ class CatchUp {
   Sequence UsualNumber(const Collective& origin, const Submission& submission);
   Turn FindDrain(const Collective& origin, Sequence least) const;
   // The turn of a call that is over for the others, whose next one is `next`.
-  Turn FindBehind(Instant now, Instant since, bool waits, const Collective& origin, Sequence usual,
+  Turn FindBehind(Instant now, Instant since, const Collective& origin, Sequence usual,
                   Sequence next) const;
   // The call is over for the others, or about to be: nothing that is sent for it now is in time.
   bool IsOver(const Collective& origin, Sequence number) const;

@@ -38,14 +38,14 @@ class StepClock {
     at->second = ++step_;
   }
 
-  // A call is over for the others. True if it may wait until they begin `next`.
+  // A call is over for the others. True if it may wait for long until they begin `next`; otherwise
+  // it waits briefly.
   //
-  // After a wait in vain a rank waits in half of the steps, then in a quarter: in calls of the same
-  // numbers as other ranks that are behind, so that they get in step together. Ranks that pass each
-  // other skip every second call or more.
-  bool MayWait(Sequence next) const {
-    return state_ != State::kPassing &&
-           next.value() / kCallsWithWaits % (1U << waits_in_vain_) == 0;
+  // After a wait in vain a rank is patient in half of the steps, then in a quarter: in calls of the
+  // same numbers as other ranks that are behind, so that they get in step together. Ranks that pass
+  // each other skip every second call or more.
+  bool IsPatient(Sequence next) const {
+    return next.value() / kCallsWithWaits % (1U << waits_in_vain_) == 0;
   }
   void Wait() { state_ = State::kWaiting; }
   // The wait ends, since the others have begun their next call.
