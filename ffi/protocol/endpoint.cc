@@ -380,7 +380,7 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
     DrainNumber& number = collective.Origin().drain_number;
     number.RecordWaiting(header.source, sequence);
     if ((header.flags & kFlagBegun) != 0) number.RecordBegun(sequence);
-    if (collective.presence != nullptr && number.Least(header.source))
+    if (collective.presence != nullptr && number.Waits(header.source))
       collective.presence->RecordDrain(header.source);
     return;
   }

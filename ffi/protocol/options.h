@@ -1,5 +1,5 @@
-// The settings of an endpoint, each with its unit and the origin of its default. The communicator
-// fills and validates them; the protocol trusts them.
+// The settings of an endpoint, each with its unit and the origin of its default. The program
+// has checked them (jax_optireduce/_session/options.py); the protocol trusts them.
 
 #ifndef FFI_PROTOCOL_OPTIONS_H_
 #define FFI_PROTOCOL_OPTIONS_H_

@@ -46,6 +46,7 @@ class DrainNumber {
     const auto drain = waiting_.find(member);
     if (drain != waiting_.end() && call > drain->second) waiting_.erase(drain);
   }
+  bool Waits(Rank member) const { return waiting_.contains(member); }
   // The least number that a member which waits in a drain has told.
   std::optional<Sequence> Least(Rank member) const {
     const auto at = waiting_.find(member);

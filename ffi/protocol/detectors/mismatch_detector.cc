@@ -257,7 +257,7 @@ std::vector<Verdict> MismatchDetector::FindConflicting(const Collective& collect
   return verdicts;
 }
 
-Status MismatchDetector::FindDropped(Instant now, const Exchange& exchange) const {
+Status MismatchDetector::FindCrossedAfterEnd(Instant now, const Exchange& exchange) const {
   if (exchange.policy().Waits()) return {};
   const Collective& collective = exchange.collective();
   for (const Rank member : collective.spec.members) {

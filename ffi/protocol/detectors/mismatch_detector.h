@@ -72,7 +72,7 @@ class MismatchDetector {
   std::optional<LoneCall> PollLone();
   // A call that drops late data has ended, and nothing came of a live peer, which has announced
   // another collective. The error, or ok.
-  Status FindDropped(Instant now, const Exchange& exchange) const;
+  Status FindCrossedAfterEnd(Instant now, const Exchange& exchange) const;
 
   // ---- Calls that are given up.
 

@@ -78,7 +78,7 @@ void CallLifecycle::FinishIfComplete(Instant now, OpenCall& open) {
     EndFinalDrain(open);
     transmitter_.QueueAll(open);
   } else {
-    Status status = mismatch_.FindDropped(now, exchange);
+    Status status = mismatch_.FindCrossedAfterEnd(now, exchange);
     ++(status.ok() ? counters_.calls_completed : counters_.calls_failed);
     events_.push_back(exchange.Finish(now, std::move(status)));
     if (NeedsNoMember(collective.spec) && !events_.back().stats.passed) {

@@ -107,7 +107,7 @@ void WindowedMin::Record(Instant now, double value, bool keep) {
   recent_ = std::min(recent_, value);
 }
 
-CongestionController::CongestionController(const PathOptions& options) : options_(options) {
+CongestionController::CongestionController(const PathFacts& options) : options_(options) {
   SetSharers(options.sharers, options.window_bytes_max);
 }
 

@@ -40,7 +40,7 @@ class WindowedMin {
   Instant since_{};
 };
 
-struct PathOptions {
+struct PathFacts {
   std::size_t window_bytes_max = 0;  // the peer's socket buffer, divided among its senders
   std::size_t datagram_bytes_max = 0;
   // Peers, this one included, that may send to the peer at the same time; as many senders of this
@@ -67,7 +67,7 @@ struct RoundTrip {
 
 class CongestionController {
  public:
-  explicit CongestionController(const PathOptions& options);
+  explicit CongestionController(const PathFacts& options);
 
   // Sets the number of own senders on the link.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max);
@@ -99,7 +99,7 @@ class CongestionController {
   void AdaptShare(const RoundTrip& round, Duration queue);
   void SetWindow(std::size_t bytes);
 
-  PathOptions options_;
+  PathFacts options_;
   std::size_t window_ = 0;
   std::size_t share_min_ = 0;
   std::size_t share_ = 0;

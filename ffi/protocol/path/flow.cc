@@ -54,7 +54,7 @@ std::size_t Part(std::size_t bytes, double of) {
 
 }  // namespace
 
-Flow::Flow(const PathOptions& options)
+Flow::Flow(const PathFacts& options)
     : options_(options),
       rate_(options),
       received_(rate_.Bounded(SIZE_MAX) / options.datagram_bytes_max, options.datagram_bytes_max) {}

@@ -52,11 +52,11 @@ struct Delivery {
 
 class Flow {
  public:
-  explicit Flow(const PathOptions& options);
+  explicit Flow(const PathFacts& options);
 
   // ---- Sending.
 
-  // See PathOptions: the number of senders to the peer has changed.
+  // See PathFacts: the number of senders to the peer has changed.
   void SetSharers(std::size_t sharers, std::size_t window_bytes_max) {
     rate_.SetSharers(sharers, window_bytes_max);
   }
@@ -138,7 +138,7 @@ class Flow {
   // Time at which they are enough for a batch.
   Instant RoomAt() const;
 
-  PathOptions options_;
+  PathFacts options_;
 
   std::uint64_t next_number_ = 0;
   // Chosen: more than the window of the fastest path here (2 MB of 1472-byte datagrams to one

@@ -40,7 +40,7 @@ enum class PeerState : std::uint8_t {
 };
 
 struct Peer {
-  Peer(Rank the_rank, const PathOptions& options, Sealer to, Sealer from)
+  Peer(Rank the_rank, const PathFacts& options, Sealer to, Sealer from)
       : rank(the_rank), flow(options), seal(std::move(to)), open(std::move(from)) {}
 
   Rank rank;

@@ -25,7 +25,7 @@ PeerTable::PeerTable(const EndpointOptions& options)
 
 Status PeerTable::Connect() {
   const std::size_t others = std::max<std::size_t>(options_.world_size - 1u, 1);
-  PathOptions flow{
+  PathFacts flow{
       .datagram_bytes_max = options_.datagram_bytes_max, .sharers = others, .paths = &min_rtt_};
   for (std::uint16_t r = 0; r < options_.world_size; ++r) {
     const Rank rank(r);
