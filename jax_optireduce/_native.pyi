@@ -150,6 +150,9 @@ class Communicator:
     def cancel(self, reason: str) -> None:
         """Fails every call under way with CANCELLED; the communicator stays usable."""
 
+    def take_name(self, name: str) -> None:
+        """Lets programs find this communicator by `name`, in place of another one."""
+
     def close(self, reason: str) -> None:
         """Fails every call under way, informs the peers, stops the threads.
 

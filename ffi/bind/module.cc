@@ -154,6 +154,12 @@ void BindCommunicator(nb::module_& module) {
           "folder"_a)
       .def("cancel", &Communicator::Cancel, "reason"_a, Release())
       .def(
+          "take_name",
+          [](const std::shared_ptr<Communicator>& self, const std::string& name) {
+            Registry::Global().Rename(self, name);
+          },
+          "name"_a)
+      .def(
           "close",
           [](const std::shared_ptr<Communicator>& self, const std::string& reason) {
             Registry::Global().Close(self, reason);

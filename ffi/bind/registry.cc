@@ -30,11 +30,17 @@ Result<std::shared_ptr<Communicator>> Registry::Open(const CommunicatorOptions& 
   return opened;
 }
 
+void Registry::Rename(const std::shared_ptr<Communicator>& communicator, const std::string& name) {
+  std::shared_ptr<Communicator> previous = communicator;  // destroyed after the lock
+  const std::lock_guard lock(mutex_);
+  std::erase_if(communicators_, [&](const auto& entry) { return entry.second == communicator; });
+  std::swap(communicators_[name], previous);
+}
+
 void Registry::Close(const std::shared_ptr<Communicator>& communicator, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    const auto entry = communicators_.find(communicator->options().name);
-    if (entry != communicators_.end() && entry->second == communicator) communicators_.erase(entry);
+    std::erase_if(communicators_, [&](const auto& entry) { return entry.second == communicator; });
   }
   communicator->Close(reason);
 }

@@ -33,6 +33,9 @@ class Registry {
 
   // Creates a communicator and registers it under its name, which must be free.
   Result<std::shared_ptr<Communicator>> Open(const CommunicatorOptions& options);
+  // Gives an open communicator another name, under which programs find it from now on in place of
+  // the one that had it.
+  void Rename(const std::shared_ptr<Communicator>& communicator, const std::string& name);
   // Closes a communicator and frees its name. No-op if it was closed before.
   void Close(const std::shared_ptr<Communicator>& communicator, const std::string& reason);
 

@@ -56,10 +56,6 @@ constexpr Duration kQueueFullMax = std::chrono::milliseconds(100);
 // Chosen: 1 ns, the minimum; the default of 50 us would delay every deadline by as much.
 constexpr unsigned long kTimerSlackNs = 1;
 
-// Needs no listener: connect() sends no datagram.
-// Source: RFC 863, the discard service.
-constexpr std::uint16_t kDiscardPort = 9;
-
 // Datagrams leave whole or not at all: the loss of a fragment would lose the datagram, and the peer
 // would have to reassemble fragments. The MTU of an ICMP message is ignored, because any host may
 // send one: Flow::black_hole detects a smaller path MTU by lost datagrams. Also enables error

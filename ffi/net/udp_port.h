@@ -28,6 +28,9 @@
 
 namespace optireduce {
 
+// The port of an address to which nothing is sent. Source: RFC 863, the discard service.
+inline constexpr std::uint16_t kDiscardPort = 9;
+
 struct UdpPortOptions {
   // Numeric IPv4 or IPv6 address of this host, or "0.0.0.0" or "::" for all of one family. Peers
   // must be of the same family.

@@ -73,6 +73,7 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Create(const EndpointOptions& option
   if (Status status = CheckOptions(options); !status.ok()) return status;
   std::unique_ptr<Endpoint> endpoint(new Endpoint(options, std::move(membership)));
   if (Status status = endpoint->session_.peers.Connect(); !status.ok()) return status;
+  for (const Rank rank : options.absent) endpoint->failures_.MarkRemoved(rank);
   return endpoint;
 }
 
@@ -235,7 +236,7 @@ void Endpoint::ProbePaths(std::span<const std::size_t> lengths) {
 std::vector<UnprovenPath> Endpoint::UnprovenPaths() const {
   std::vector<UnprovenPath> paths;
   for (const Peer& peer : session_.peers.others()) {
-    if (peer.passed_bytes == session_.options.datagram_bytes_max) continue;
+    if (peer.removed() || peer.passed_bytes == session_.options.datagram_bytes_max) continue;
     paths.push_back({.peer = peer.rank,
                      .heard = peer.last_heard > Instant{},
                      .answered = peer.answered,

@@ -65,6 +65,10 @@ struct EndpointOptions {
   // Consecutive ranks that are members together (membership/slices.h); a divisor of the world size.
   std::uint16_t ranks_per_slice = 1;
 
+  // Ranks that are no members from the start, as if they had been removed: a session of three ranks
+  // or more in which some places are empty.
+  std::vector<Rank> absent;
+
   // Bytes that all peers together may have under way to one rank: the size of its socket buffer.
   std::size_t receive_buffer_bytes = 2u << 20;
   // Which ranks run on this rank's host, without a network between. Empty: none does.

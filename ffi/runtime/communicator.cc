@@ -144,7 +144,7 @@ Status Communicator::ValidateRanks(const std::vector<RankAddress>& ranks,
         std::to_string(options_.world_size) + ", got " + std::to_string(ranks.size()) + ".");
   }
   for (const RankAddress& rank : ranks) {
-    if (options_.world_size > 1 && rank.ports.size() != options_.lanes) {
+    if (options_.world_size > 1 && !rank.ports.empty() && rank.ports.size() != options_.lanes) {
       return InvalidArgument("every rank must have the same number of lanes: this one has " +
                              std::to_string(options_.lanes) + ", " + rank.address + " has " +
                              std::to_string(rank.ports.size()) + ".");
@@ -160,7 +160,9 @@ Result<std::unique_ptr<Endpoint>> Communicator::ConnectLane(
     const EndpointOptions& options) {
   std::vector<PeerAddress> peers;
   for (const RankAddress& rank : ranks) {
-    peers.push_back({.address = rank.address, .port = rank.ports[options.lane]});
+    const bool absent = rank.ports.empty();
+    peers.push_back({.address = absent ? ranks[options.rank.index()].address : rank.address,
+                     .port = absent ? kDiscardPort : rank.ports[options.lane]});
   }
   Status status = unconnected_[options.lane]->SetPeers(peers, options.datagram_bytes_max);
   if (!status.ok()) return status;
@@ -171,12 +173,13 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
                              std::size_t peer_receive_buffer_bytes) {
   const std::lock_guard lock(mutex_);
   if (Status status = ValidateRanks(ranks, datagram_bytes_max); !status.ok()) return status;
+  const std::vector<Rank> absent = AbsentOf(ranks);
   // One agreement for all lanes.
   std::shared_ptr<GuardedMembership> membership;
   if (options_.lanes > 1) {
     membership = std::make_shared<GuardedMembership>(options_.rank, options_.world_size,
                                                      options_.peer_timeout, options_.lanes,
-                                                     Slices(options_.ranks_per_slice));
+                                                     Slices(options_.ranks_per_slice), absent);
   }
   // All operations that can fail come first, so that a failed connect() may be repeated.
   std::vector<std::unique_ptr<Endpoint>> endpoints;

@@ -11,6 +11,14 @@ Result<std::uint32_t> SessionTag(const Secret& secret) {
   return ByteReader(key.value()).Read<std::uint32_t>();
 }
 
+std::vector<Rank> AbsentOf(const std::vector<RankAddress>& ranks) {
+  std::vector<Rank> absent;
+  for (std::uint16_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].ports.empty()) absent.emplace_back(r);
+  }
+  return absent;
+}
+
 EndpointOptions EndpointOptionsOf(const CommunicatorOptions& options, std::uint16_t lane,
                                   const std::vector<RankAddress>& ranks,
                                   std::size_t datagram_bytes_max,
@@ -19,6 +27,7 @@ EndpointOptions EndpointOptionsOf(const CommunicatorOptions& options, std::uint1
   made.lane = lane;
   made.datagram_bytes_max = datagram_bytes_max;
   made.receive_buffer_bytes = peer_receive_buffer_bytes;
+  made.absent = AbsentOf(ranks);
   for (const RankAddress& rank : ranks) {
     made.same_host.push_back(rank.address == ranks[options.rank.index()].address);
   }

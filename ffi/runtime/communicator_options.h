@@ -64,8 +64,10 @@ void ForEachSetting(CommunicatorOptions& options, Visit visit) {
 // Address of a rank and the ports of its lanes.
 struct RankAddress {
   std::string address;
-  std::vector<std::uint16_t> ports;  // one for each lane
+  std::vector<std::uint16_t> ports;  // one for each lane; none: the rank is absent
 };
+
+std::vector<Rank> AbsentOf(const std::vector<RankAddress>& ranks);
 
 // Identifies the session, equally on all ranks.
 Result<std::uint32_t> SessionTag(const Secret& secret);

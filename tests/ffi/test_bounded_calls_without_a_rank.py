@@ -1,7 +1,7 @@
 """Bounded calls that continue without a rank: their waits and their results."""
 
 import numpy as np
-from session import Session
+from session import SECRET, Session
 
 import optireduce_testing as native
 
@@ -214,3 +214,51 @@ def test_a_rank_without_a_majority_goes_on_as_soon_as_it_hears_the_others():
     for rank in range(3):
         assert session.done[rank][3].error == ""
         assert session.lives(rank) == 3
+
+
+class Present(Ranks):
+    """A session of five places, of which the last two are empty from the start."""
+
+    def __init__(self):
+        super().__init__(5)
+        self.ranks[:3] = [
+            native.Endpoint(rank, 5, SECRET, peer_timeout_s=1.0, absent=[3, 4])
+            for rank in range(3)
+        ]
+        self.silent = {3, 4}
+
+
+def test_an_empty_place_is_not_missed():
+    session = Present()
+    for sequence in range(3):
+        for rank in range(3):
+            session.call(rank, sequence)
+        session.run(0.05)
+        for rank in range(3):
+            assert session.done[rank][sequence].missing_contributions == 0
+            assert session.lives(rank) == 3
+            assert session.buckets[rank, sequence][0] == sum(
+                session.given[peer, sequence] for peer in range(3)
+            )
+    assert MEMBERSHIP not in session.kinds
+
+
+def test_a_call_that_waits_for_an_empty_place_is_an_error():
+    session = Present()
+    refused = session.submit(0, np.ones(300, np.float32), name="exact", mode="exact")
+    assert "rank 3 was removed from the session" in refused
+
+
+def test_a_member_beside_empty_places_can_be_removed():
+    session = Present()
+    for rank in range(3):
+        session.call(rank, 0)
+    session.run(0.05)
+    session.silent.add(2)
+    for sequence in range(1, 4):
+        for rank in range(2):
+            session.call(rank, sequence)
+        session.run(SETTLED_S)
+    for rank in range(2):
+        assert session.done[rank][3].error == ""
+        assert session.lives(rank) == 2

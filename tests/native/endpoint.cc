@@ -21,7 +21,8 @@ class TestEndpoint {
                double peer_timeout_s, double mismatch_timeout_s, const std::string& protection,
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
                std::uint32_t max_lag, std::size_t early_bytes_max, std::uint16_t ranks_per_slice,
-               std::size_t shard_bytes_min, std::size_t receive_buffer_bytes)
+               std::size_t shard_bytes_min, std::size_t receive_buffer_bytes,
+               const std::vector<std::uint16_t>& absent)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -32,6 +33,7 @@ class TestEndpoint {
     options.max_lag = max_lag;
     options.ranks_per_slice = ranks_per_slice;
     options.shard_bytes_min = shard_bytes_min;
+    for (const std::uint16_t each : absent) options.absent.emplace_back(each);
     options.receive_buffer_bytes = receive_buffer_bytes;
     if (protection == "none") options.protection = Protection::kNone;
     if (protection == "encrypt") options.protection = Protection::kEncrypt;
@@ -184,7 +186,7 @@ void BindEndpoint(nb::module_& m) {
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
                     std::uint32_t, std::uint16_t, double, std::uint32_t, std::size_t, std::uint16_t,
-                    std::size_t, std::size_t>(),
+                    std::size_t, std::size_t, const std::vector<std::uint16_t>&>(),
            "rank"_a, "world_size"_a, "secret"_a, "datagram_bytes_max"_a = 1472,
            "peer_timeout_s"_a = 30.0, "mismatch_timeout_s"_a = 10.0,
            "protection"_a = "authenticate", "session"_a = 77, "lane"_a = 0,
@@ -192,7 +194,8 @@ void BindEndpoint(nb::module_& m) {
            "ranks_per_slice"_a = 1,
            // Every rank owns a shard, unless a test is about small buckets.
            "shard_bytes_min"_a = 1,
-           "receive_buffer_bytes"_a = EndpointOptions{}.receive_buffer_bytes)
+           "receive_buffer_bytes"_a = EndpointOptions{}.receive_buffer_bytes,
+           "absent"_a = std::vector<std::uint16_t>())
       .def("submit", &TestEndpoint::Submit, "now"_a, "collective"_a, "array"_a, "sequence"_a = 0,
            "token"_a = 0, "drain"_a = false, "averages"_a = false,
            "clusters"_a = std::vector<std::uint16_t>(), "spare"_a = 0)

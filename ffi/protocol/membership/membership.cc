@@ -35,7 +35,7 @@ void KeepSince(std::optional<Instant>& since, Instant now, bool holds) {
 }  // namespace
 
 Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeout,
-                       std::uint16_t lanes, Slices slices)
+                       std::uint16_t lanes, Slices slices, std::span<const Rank> absent)
     : self_(self),
       peer_timeout_(peer_timeout),
       retry_interval_(std::min(kRetryInterval, peer_timeout / kRetriesPerTimeout)),
@@ -46,6 +46,13 @@ Membership::Membership(Rank self, std::uint16_t world_size, Duration peer_timeou
       paxos_(self, world_size),
       mailbox_(self, world_size, lanes) {
   OR_CHECK(peer_timeout > Duration::zero() && lanes > 0);
+  if (absent.empty()) return;
+  View present{.number = 1, .members = view_.members, .firsts = {}};
+  std::erase_if(present.members,
+                [&](Rank rank) { return std::ranges::find(absent, rank) != absent.end(); });
+  earlier_.push_back(std::exchange(view_, std::move(present)));
+  paxos_ = Paxos(self, view_.members.size());
+  ++changes_;
 }
 
 // ---- Evidence.

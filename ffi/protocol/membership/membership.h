@@ -58,9 +58,9 @@ class Membership {
  public:
   using Outgoing = MembershipMailbox::Outgoing;
 
-  // Needs `peer_timeout` > 0 and `lanes` > 0.
+  // Needs `peer_timeout` > 0 and `lanes` > 0. The first view is without the `absent` ranks.
   Membership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes = 1,
-             Slices slices = Slices(1));
+             Slices slices = Slices(1), std::span<const Rank> absent = {});
 
   // ---- The outcome.
 

@@ -8,6 +8,7 @@
 #define FFI_PROTOCOL_MEMBERSHIP_SHARED_MEMBERSHIP_H_
 
 #include <cstdint>
+#include <span>
 
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
@@ -31,8 +32,9 @@ struct MembershipFacts {
 class SharedMembership {
  public:
   SharedMembership(Rank self, std::uint16_t world_size, Duration peer_timeout, std::uint16_t lanes,
-                   Slices slices = Slices(1))
-      : membership_(self, world_size, peer_timeout, lanes, slices) {}
+                   Slices slices = Slices(1), std::span<const Rank> absent = {})
+      : membership_(self, world_size, peer_timeout, lanes, slices, absent),
+        in_use_(!absent.empty()) {}
   virtual ~SharedMembership() = default;
   SharedMembership(const SharedMembership&) = delete;
   SharedMembership& operator=(const SharedMembership&) = delete;
@@ -71,7 +73,7 @@ class SharedMembership {
  private:
   Membership membership_;
   SkippedCalls skipped_;
-  bool in_use_ = false;
+  bool in_use_;
 };
 
 }  // namespace optireduce

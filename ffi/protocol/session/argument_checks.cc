@@ -46,6 +46,12 @@ Status CheckOptions(const EndpointOptions& options) {
                    std::to_string(kDatagramBytesMax) + " bytes, got " +
                    std::to_string(options.datagram_bytes_max));
   }
+  if (std::ranges::find(options.absent, options.rank) != options.absent.end() ||
+      (!options.absent.empty() && !options.catches_up())) {
+    return Invalid("ranks may be absent from a session of three or more, and not this one, rank " +
+                   std::to_string(options.rank.value()) + " of " +
+                   std::to_string(options.world_size));
+  }
   return {};
 }
 

@@ -17,7 +17,8 @@ std::shared_ptr<SharedMembership> Choose(const EndpointOptions& options,
   if (options.world_size < kWorldSizeMin) return nullptr;
   if (of_all_lanes) return of_all_lanes;
   return std::make_shared<SharedMembership>(options.rank, options.world_size, options.peer_timeout,
-                                            /*lanes=*/1, Slices(options.ranks_per_slice));
+                                            /*lanes=*/1, Slices(options.ranks_per_slice),
+                                            options.absent);
 }
 
 }  // namespace
@@ -29,6 +30,7 @@ LaneMembership::LaneMembership(SessionState& session,
       lane_(session.options.lane) {
   View& all = views_.emplace_back();
   for (std::uint16_t r = 0; r < session.options.world_size; ++r) all.members.emplace_back(r);
+  if (!session.options.absent.empty()) AdoptNext();
 }
 
 Status LaneMembership::WhyStuck(Instant now) const {
