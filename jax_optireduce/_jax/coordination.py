@@ -28,12 +28,29 @@ def _client() -> Any:
     return getattr(processes.state(), "client", None)
 
 
-def publish(key: str, value: bytes) -> None:
-    """Publishes `value` under `key`; ignores failures, as at exit."""
+def publish(key: str, value: bytes, *, again: bool = False) -> None:
+    """Publishes `value` under `key`; ignores failures, as at exit.
+
+    Args:
+      key: not used before, unless `again`.
+      value: at least one byte.
+      again: whether it replaces an earlier value.
+    """
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            client.key_value_set_bytes(key, value)
+            client.key_value_set_bytes(key, value, again)
+
+
+def entry(key: str) -> bytes | None:
+    """Returns the value under `key`; None without one, or without an answer."""
+    client = _client()
+    if client is None:
+        return None
+    try:
+        return client.key_value_try_get_bytes(key)
+    except jax.errors.JaxRuntimeError:
+        return None
 
 
 def await_published(key: str, rank: int, timeout_s: float) -> None:
@@ -87,27 +104,28 @@ def claim(key: str, value: bytes) -> bytes | None:
     return None
 
 
-def share(key: str, value: bytes, timeout_s: float) -> bytes:
-    """Returns the value of process 0 on every process; `forget` it afterwards.
+def share(key: str, value: bytes, timeout_s: float, source: int = 0) -> bytes:
+    """Returns the value of one process on every process; `forget` it afterwards.
 
     Args:
       key: not used before; the same on all ranks.
-      value: at least one byte; read on process 0 only.
-      timeout_s: longest wait for process 0, in seconds.
+      value: at least one byte; read on the process `source` only.
+      timeout_s: longest wait for that process, in seconds.
+      source: index of the process.
 
     Raises:
-      RendezvousError: process 0 did not share a value in time.
+      RendezvousError: the process did not share a value in time.
     """
     rank, world_size = processes.process()
     if world_size == 1:
         return value
     client = _client()
     if client is None:
-        return _exchange_publicly(value)[0]
-    if rank == 0:
+        return _exchange_publicly(value)[source]
+    if rank == source:
         client.key_value_set_bytes(key, value)
         return value
-    return _get(client, key, 0, world_size, timeout_s)
+    return _get(client, key, source, world_size, timeout_s)
 
 
 def forget(key: str) -> None:
@@ -118,13 +136,19 @@ def forget(key: str) -> None:
             client.key_value_delete(key)
 
 
-def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
+def exchange(
+    label: str,
+    payload: bytes,
+    timeout_s: float,
+    members: Sequence[int] | None = None,
+) -> list[bytes]:
     """Sends `payload` to every process; returns all payloads, in rank order.
 
     Args:
       label: names this exchange; the same on all ranks, used once.
       payload: at least one byte; lengths may differ between ranks.
       timeout_s: longest wait for each process, in seconds.
+      members: the processes that take part, ascending; None: all.
 
     Raises:
       RendezvousError: a process did not send its payload in time.
@@ -138,7 +162,7 @@ def exchange(label: str, payload: bytes, timeout_s: float) -> list[bytes]:
     client.key_value_set_bytes(f"{label}/{rank}", payload)
     return [
         _get(client, f"{label}/{peer}", peer, world_size, timeout_s)
-        for peer in range(world_size)
+        for peer in members or range(world_size)
     ]
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
 from jax_optireduce._argument_types import Backend, HostCall, Mode, Security
@@ -386,21 +386,20 @@ def _parse(variable: str, text: str, kind: Any) -> object:
     return faults
 
 
-def describe_difference(
-    records: Sequence[Mapping[str, object]],
-) -> str:
+def describe_difference(records: Mapping[int, Mapping[str, object]]) -> str:
     """Describes the options in which ranks differ; empty when they agree.
 
     Args:
-      records: `Options.agreed()` of each rank, in rank order.
+      records: `Options.agreed()` by rank.
     """
     differences = []
-    for name in sorted({key for record in records for key in record}):
-        values = [record.get(name) for record in records]
-        for rank, value in enumerate(values):
-            if value != values[0]:
+    first = min(records)
+    for name in sorted({key for record in records.values() for key in record}):
+        wanted = records[first].get(name)
+        for rank, record in records.items():
+            if (value := record.get(name)) != wanted:
                 differences.append(
-                    f"{name} is {values[0]!r} on rank 0 and {value!r} on rank {rank}"
+                    f"{name} is {wanted!r} on rank {first} and {value!r} on rank {rank}"
                 )
                 break
     return "; ".join(differences)

@@ -164,7 +164,12 @@ class Joined(NamedTuple):
 
 
 def join(
-    label: str, name: str, rank: int, options: Options, internal: Internal
+    label: str,
+    name: str,
+    rank: int,
+    options: Options,
+    internal: Internal,
+    members: Sequence[int] | None = None,
 ) -> Joined:
     """Meets the other processes and opens the session.
 
@@ -174,12 +179,16 @@ def join(
       rank: index of this process.
       options: the options of this process.
       internal: its settings for tests.
+      members: the processes of the session, ascending; None: all. The places of others
+        are empty.
 
     Raises:
       RendezvousError: a process is missing, or ranks are not compatible.
       UsageError: no interface of this host has the name of the option.
     """
     timeout_s = options.rendezvous_timeout_s
+    world_size = processes.process()[1]
+    members = range(world_size) if members is None else members
     _claim_rank(label, rank)
     address = _own_address(options)
     interface = interfaces.name_of(address, _native.interface_addresses())
@@ -194,8 +203,10 @@ def join(
             "version": jax_optireduce.__version__,
         },
         timeout_s,
+        members,
     )
-    _check_agreement(hellos)
+    by_rank = dict(zip(members, hellos, strict=True))
+    _check_agreement(by_rank)
     if options.backend == "xla":
         return Joined(None, address, 0)
     if options.security == "none":
@@ -204,19 +215,19 @@ def join(
             "send UDP to this process can change the sums of this program, unnoticed. "
             "Use it for measurements only, and only on a network of your own."
         )
-    addresses = _addresses(hellos)
+    addresses = _addresses(by_rank, world_size)
     if options.lanes == 0:
         shares = [lanes.Share(*hello["share"]) for hello in hellos]
         options = dataclasses.replace(options, lanes=lanes.choose(shares))
-    per_slice = _processes_per_slice(
-        options.processes_per_slice, [hello["slice"] for hello in hellos]
-    )
+    slices = [by_rank[r]["slice"] if r in by_rank else None for r in range(world_size)]
+    per_slice = _processes_per_slice(options.processes_per_slice, slices)
     open_session = functools.partial(
         _open,
         name=name,
         rank=rank,
         per_slice=per_slice,
         addresses=addresses,
+        members=members,
         options=options,
     )
     native, proof = open_session(label, internal=internal)
@@ -232,10 +243,11 @@ def join(
     return Joined(native, address, proof.passed_bytes, reason)
 
 
-def _share_secret(key: str, timeout_s: float) -> bytes:
-    secret = coordination.share(key, secrets.token_bytes(_SECRET_BYTES), timeout_s)
+def _share_secret(key: str, timeout_s: float, source: int) -> bytes:
+    own = secrets.token_bytes(_SECRET_BYTES)
+    secret = coordination.share(key, own, timeout_s, source)
     if len(secret) != _SECRET_BYTES:
-        raise _peer_failed(0)
+        raise _peer_failed(source)
     return secret
 
 
@@ -293,15 +305,17 @@ def _open(
     rank: int,
     per_slice: int,
     addresses: Sequence[str],
+    members: Sequence[int],
     options: Options,
     internal: Internal,
 ) -> tuple[Any, paths.Proof]:
     """Opens a session; returns the native communicator, and the proof of all ranks."""
+    first = members[0]
     # The secret protects against senders of datagrams, not against readers of the
     # coordination service during the rendezvous.
     key = f"{label}/secret"
     try:
-        secret = _share_secret(key, options.rendezvous_timeout_s)
+        secret = _share_secret(key, options.rendezvous_timeout_s, first)
         opened = _open_sockets(
             options.values()
             | dataclasses.asdict(internal)
@@ -316,18 +330,18 @@ def _open(
             }
         )
         try:
-            proof = _connect(opened, label, addresses, options, internal)
+            proof = _connect(opened, label, addresses, members, options, internal)
         except BaseException:
             opened.close("the rendezvous failed")
             raise
     except BaseException:
         # Informs the others before their timeout.
-        if rank == 0:
+        if rank == first:
             coordination.forget(key)
             coordination.publish(key, _FAILED)
         coordination.publish(f"{label}/sockets/{rank}", _FAILED)
         raise
-    if rank == 0:
+    if rank == first:
         coordination.forget(key)  # All ranks have announced ports, so all have it.
     return opened, proof
 
@@ -343,14 +357,16 @@ def _connect(
     native: Any,
     label: str,
     addresses: Sequence[str],
+    members: Sequence[int],
     options: Options,
     internal: Internal,
 ) -> paths.Proof:
     """Announces this process's ports and connects; returns the proof of all ranks."""
+    present = [addresses[member] for member in members]
     payload_bytes = min(
         native.path_mtu_bytes(address)
         - _HEADER_BYTES[ipaddress.ip_address(address).version]
-        for address in set(addresses)
+        for address in set(present)
     )
     answers = _exchange(
         f"{label}/sockets",
@@ -360,14 +376,15 @@ def _connect(
             "receive_buffer_bytes": native.granted_receive_buffer_bytes(),
         },
         options.rendezvous_timeout_s,
+        members,
     )
-    for peer, answer in enumerate(answers):
+    for peer, answer in zip(members, answers, strict=True):
         if not answer:
             raise _peer_failed(peer)
     receive_buffer_bytes = min(answer["receive_buffer_bytes"] for answer in answers)
     given = internal.datagram_bytes_max
     datagram_bytes = min(
-        given or paths.default_datagram_bytes(addresses, receive_buffer_bytes),
+        given or paths.default_datagram_bytes(present, receive_buffer_bytes),
         *(answer["payload_bytes"] for answer in answers),
     )
     if datagram_bytes < DATAGRAM_BYTES_MIN:
@@ -376,52 +393,56 @@ def _connect(
             f"payload; {DATAGRAM_BYTES_MIN} are needed. Check the MTU of the "
             "network interfaces."
         )
-    peers = [
-        (address, answer["ports"])
-        for address, answer in zip(addresses, answers, strict=True)
-    ]
+    ports = {m: answer["ports"] for m, answer in zip(members, answers, strict=True)}
+    peers = [(address, ports.get(peer, [])) for peer, address in enumerate(addresses)]
     native.connect(peers, datagram_bytes, receive_buffer_bytes)
-    header_bytes = _HEADER_BYTES[ipaddress.ip_address(addresses[0]).version]
+    header_bytes = _HEADER_BYTES[ipaddress.ip_address(present[0]).version]
     lengths = [datagram_bytes]
     if not given:
         lengths += paths.shorter_datagrams(datagram_bytes, header_bytes)
     timeout_s = options.rendezvous_timeout_s
     proof = paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
-    proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s)
+    proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s, members)
     return paths.agree(proof, [paths.Proof(**each) for each in proofs])
 
 
 def _exchange(
-    label: str, record: Mapping[str, Any], timeout_s: float
+    label: str, record: Mapping[str, Any], timeout_s: float, members: Sequence[int]
 ) -> list[dict[str, Any]]:
-    answers = coordination.exchange(label, json.dumps(record).encode(), timeout_s)
+    payload = json.dumps(record).encode()
+    answers = coordination.exchange(label, payload, timeout_s, members)
     return [json.loads(answer) for answer in answers]
 
 
-def _check_agreement(hellos: Sequence[Mapping[str, Any]]) -> None:
+def _check_agreement(hellos: Mapping[int, Mapping[str, Any]]) -> None:
     """Raises the same error on every rank if two ranks are not compatible.
 
     Ranks with several releases of this package may be: a line of the log names them.
     """
-    versions = [hello["wire_version"] for hello in hellos]
-    for rank, version in enumerate(versions):
-        if version != versions[0]:
+    versions = {rank: hello["wire_version"] for rank, hello in hellos.items()}
+    first = min(versions)
+    for rank, version in versions.items():
+        if version != versions[first]:
             raise RendezvousError(
-                f"rank 0 uses version {versions[0]} of the wire format and rank "
-                f"{rank} version {version}; install the same jax_optireduce everywhere."
+                f"rank {first} uses version {versions[first]} of the wire format and "
+                f"rank {rank} version {version}; install the same jax_optireduce "
+                "everywhere."
             )
-    releases = [hello.get("version", "an unknown release") for hello in hellos]
-    if len(set(releases)) > 1:
+    releases = {
+        rank: hello.get("version", "an unknown release")
+        for rank, hello in hellos.items()
+    }
+    if len(set(releases.values())) > 1:
         _log.warning(
             "the ranks run several releases of jax_optireduce, which share a wire "
             "format: %s. Install the same one everywhere.",
             "; ".join(
-                f"{_phrases.ranks([i for i, x in enumerate(releases) if x == release])}"
-                f" {'has' if releases.count(release) == 1 else 'have'} {release}"
-                for release in dict.fromkeys(releases)
+                f"{_phrases.ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {of}"
+                for of in dict.fromkeys(releases.values())
+                for ranks in [[r for r, x in releases.items() if x == of]]
             ),
         )
-    difference = describe_difference([hello["agreed"] for hello in hellos])
+    difference = describe_difference({r: h["agreed"] for r, h in hellos.items()})
     if difference:
         raise RendezvousError(
             f"the ranks were given different options: {difference}. Pass the same ones "
@@ -480,12 +501,18 @@ def _coordinator_host() -> str | None:
     return address.rsplit(":", 1)[0].strip("[]") if address else None
 
 
-def _addresses(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the address of every rank; raises if some are unreachable."""
-    addresses = [hello["address"] for hello in hellos]
-    local = [ipaddress.ip_address(address).is_loopback for address in addresses]
-    if any(local) and not all(local):
-        here = [r for r, is_local in enumerate(local) if is_local]
+def _addresses(hellos: Mapping[int, Mapping[str, Any]], world_size: int) -> list[str]:
+    """Returns the address of every rank; raises if some are unreachable.
+
+    Those of empty places are "".
+    """
+    addresses = {rank: hello["address"] for rank, hello in hellos.items()}
+    here = [
+        rank
+        for rank, address in addresses.items()
+        if ipaddress.ip_address(address).is_loopback
+    ]
+    if here and len(here) < len(addresses):
         raise RendezvousError(
             f"ranks {here} found only a loopback address ({addresses[here[0]]}), while "
             "others are on other hosts: the coordinator's name leads to loopback "
@@ -493,7 +520,7 @@ def _addresses(hellos: Sequence[Mapping[str, Any]]) -> list[str]:
             "JAX_OPTIREDUCE_BIND_ADDRESS on these ranks to one that the others can "
             "reach."
         )
-    return addresses
+    return [addresses.get(rank, "") for rank in range(world_size)]
 
 
 def _address_towards(host: str | None) -> str:
