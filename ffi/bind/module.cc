@@ -122,8 +122,8 @@ nb::list NamedAddresses() {
   return named;
 }
 
-void BindCommunicator(nb::module_& module) {
-  using Release = nb::call_guard<nb::gil_scoped_release>;
+// The functions by which Python observes a session.
+void BindObservations(nb::class_<Communicator>& bound) {
   // A function of the communicator without arguments, whose result becomes a list or dictionary.
   const auto released = [](auto function, auto convert) {
     return [=](Communicator& self) {
@@ -133,9 +133,27 @@ void BindCommunicator(nb::module_& module) {
   const auto list = [](const auto& values) { return ToList(values); };
   const auto dict = [](const auto& values) { return ToDict(values); };
   const auto object = [](const auto& value) { return ToObject(value); };
-  nb::class_<Communicator>(module, "Communicator",
-                           "This process's end of a session: sockets, threads and calls.")
-      .def(nb::new_(&OpenCommunicator), "settings"_a)
+  bound.def("take_late_data", &TakeLateData)
+      .def("counters", released(&Communicator::counters, dict))
+      .def("flight_record", released(&Communicator::FlightRecords, list))
+      .def("collective_totals", released(&Communicator::collective_totals, dict))
+      .def("calls_under_way", released(&Communicator::CallsUnderWay, list))
+      .def("begun_calls_under_way",
+           [](const Communicator& self) { return self.begun_calls().counters().under_way; })
+      .def("silent_ranks", released(&Communicator::SilentRanks, list))
+      .def("probe_paths", &Communicator::ProbePaths, "lengths"_a)
+      .def("unproven_paths", &UnprovenPaths)
+      .def("unreached_ranks", released(&Communicator::UnreachedRanks, list))
+      .def("wait_for_event", released(&Communicator::WaitForEvent, object))
+      .def("features", &Features);
+}
+
+void BindCommunicator(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<Communicator> bound(module, "Communicator",
+                                 "This process's end of a session: sockets, threads and calls.");
+  BindObservations(bound);
+  bound.def(nb::new_(&OpenCommunicator), "settings"_a)
       .def("ports", &Communicator::ports)
       .def(
           "path_mtu_bytes",
@@ -152,6 +170,12 @@ void BindCommunicator(nb::module_& module) {
             RaiseUnlessOk(self.ServeStatus(folder));
           },
           "folder"_a)
+      .def(
+          "remove",
+          [](Communicator& self, std::uint16_t rank, const std::string& reason) {
+            RaiseUnlessOk(self.Remove(rank, reason));
+          },
+          "rank"_a, "reason"_a)
       .def("cancel", &Communicator::Cancel, "reason"_a, Release())
       .def(
           "take_name",
@@ -164,20 +188,7 @@ void BindCommunicator(nb::module_& module) {
           [](const std::shared_ptr<Communicator>& self, const std::string& reason) {
             Registry::Global().Close(self, reason);
           },
-          "reason"_a, Release())
-      .def("take_late_data", &TakeLateData)
-      .def("counters", released(&Communicator::counters, dict))
-      .def("flight_record", released(&Communicator::FlightRecords, list))
-      .def("collective_totals", released(&Communicator::collective_totals, dict))
-      .def("calls_under_way", released(&Communicator::CallsUnderWay, list))
-      .def("begun_calls_under_way",
-           [](const Communicator& self) { return self.begun_calls().counters().under_way; })
-      .def("silent_ranks", released(&Communicator::SilentRanks, list))
-      .def("probe_paths", &Communicator::ProbePaths, "lengths"_a)
-      .def("unproven_paths", &UnprovenPaths)
-      .def("unreached_ranks", released(&Communicator::UnreachedRanks, list))
-      .def("wait_for_event", released(&Communicator::WaitForEvent, object))
-      .def("features", &Features);
+          "reason"_a, Release());
 }
 
 // Handlers of host computations; of programs on CPU devices, too.

@@ -52,7 +52,8 @@ Result<std::shared_ptr<Communicator>> Registry::Find(std::string_view name) cons
   return Status(StatusCode::kFailedPrecondition,
                 "no communicator named " + Quoted(name) +
                     " is open in this process; call jax_optireduce.init() before the first step, "
-                    "and jax_optireduce.shutdown() only after the last one.");
+                    "in a process that was started again jax_optireduce.join(), too, and "
+                    "jax_optireduce.shutdown() only after the last one.");
 }
 
 std::vector<std::shared_ptr<Communicator>> Registry::All() const {

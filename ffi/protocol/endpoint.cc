@@ -93,8 +93,8 @@ Status Endpoint::WhyRemoved() const {
           "jax_optireduce: this rank, " + std::to_string(self.value()) +
               ", was removed from the session, though the others heard it: " + path + ". " +
               std::to_string(membership_.view().members.size()) +
-              " ranks go on without it. It cannot come back: to have it take part again, start "
-              "the whole job again from a checkpoint",
+              " ranks go on without it. Start its process again: jax_optireduce.join() takes its "
+              "place in the job",
           {.cause = Cause::kPathTooSmall, .ranks = {self}}};
 }
 
@@ -530,6 +530,12 @@ void Endpoint::MarkSilent(Instant now, Rank rank, std::string why) {
   if (!membership_.in_use()) return;
   membership_.Suspect(now, rank);
   FollowMembership(now);
+}
+
+void Endpoint::Remove(Instant now, Rank rank, std::string_view why) {
+  if (session_.peers[rank]->gone()) return;
+  failures_.MarkLeft(rank, why);
+  DropPeer(now, rank);
 }
 
 void Endpoint::DropPeer(Instant now, Rank rank) {

@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ffi/base/bytes.h"
@@ -123,6 +124,9 @@ class Endpoint {
   // The program never makes this call, though its number is used up; `why` is not ok. Peers learn
   // of it as of a call that is cancelled. The call needs no leaves, and nothing follows.
   void GiveUp(Instant now, Submission call, const Status& why);
+
+  // The program knows that a peer is gone: as if it had announced that it leaves.
+  void Remove(Instant now, Rank rank, std::string_view why);
 
   // Fails every call with `why`, which is not ok, and tells the peers that this rank leaves, so
   // that theirs need not wait for a timeout. Further submissions are refused.

@@ -287,6 +287,17 @@ void Communicator::Cancel(const std::string& reason) {
   for (const auto& lane : lanes_) lane->Cancel(why);
 }
 
+Status Communicator::Remove(std::uint16_t rank, const std::string& why) {
+  if (rank >= options_.world_size || Rank(rank) == options_.rank) {
+    return InvalidArgument("remove() needs the number of another rank, below " +
+                           std::to_string(options_.world_size) + ", got " + std::to_string(rank) +
+                           ".");
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) lane->Remove(Rank(rank), why);
+  return Status();
+}
+
 void Communicator::Close(const std::string& reason) {
   const Status why(StatusCode::kCancelled, reason, {.cause = Cause::kCancelled});
   std::unique_ptr<StatusServer> status_server;  // ends with this function, without the mutex

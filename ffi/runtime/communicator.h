@@ -79,6 +79,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // One call of the whole process. `done` is called once, on the completion pool.
   void Submit(Submission submission, CallDoneFunction done);
 
+  // The program knows that a process is gone, before its silence shows it: see Endpoint::Remove().
+  Status Remove(std::uint16_t rank, const std::string& why);
+
   // Fails every open call with kCancelled; later calls are not affected.
   void Cancel(const std::string& reason);
   // Fails every call for good, informs the peers and ends the threads. May be repeated.

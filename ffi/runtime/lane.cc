@@ -101,6 +101,10 @@ void Lane::GiveUp(Submission call, const Status& why) {
   });
 }
 
+void Lane::Remove(Rank rank, const std::string& why) {
+  Post([this, rank, why] { endpoint_->Remove(ClockNow(), rank, why); });
+}
+
 void Lane::ProbePaths(std::vector<std::size_t> lengths) {
   Post([this, lengths = std::move(lengths)] {
     endpoint_->ProbePaths(lengths);

@@ -75,6 +75,8 @@ class Lane {
   void Cancel(const Status& why);
   // See Endpoint::ProbePaths().
   void ProbePaths(std::vector<std::size_t> lengths);
+  // See Endpoint::Remove().
+  void Remove(Rank rank, const std::string& why);
   // See Endpoint::GiveUp().
   void GiveUp(Submission call, const Status& why);
   // Fails every open call, announces that this rank leaves, and ends the thread. Lasts until the

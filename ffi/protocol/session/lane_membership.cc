@@ -84,8 +84,8 @@ Status LaneMembership::WhyRemoved() const {
               RoundedSeconds(options.peer_timeout) + " (peer_timeout_s)" +
               (options.lanes > 1 ? " on one of its lanes" : "") + ", and " +
               std::to_string(view().members.size()) +
-              " of them go on without it. It cannot come back: to have it take part again, start "
-              "the whole job again from a checkpoint",
+              " of them go on without it. Start its process again: jax_optireduce.join() takes its "
+              "place in the job",
           {.cause = Cause::kPeerLost, .ranks = {options.rank}}};
 }
 
