@@ -43,7 +43,14 @@ from jax_optireduce._errors import (
     UsageError,
 )
 from jax_optireduce._program.call import CallArguments
-from jax_optireduce._session.communicator import Communicator, init, shutdown, stats
+from jax_optireduce._session.communicator import (
+    Communicator,
+    admit,
+    init,
+    join,
+    shutdown,
+    stats,
+)
 from jax_optireduce._session.failures import typed_errors
 from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
@@ -68,6 +75,7 @@ __all__ = [
     "RendezvousError",
     "ReplicasDifferError",
     "UsageError",
+    "admit",
     "all_gather",
     "assert_replicas_equal",
     "average_gradients",
@@ -77,6 +85,7 @@ __all__ = [
     "empty_handle",
     "end",
     "init",
+    "join",
     "optax_average_gradients",
     "over_slow_axis",
     "pmean",

@@ -147,6 +147,9 @@ class Communicator:
           folder: made if it is missing, with the permissions 0700.
         """
 
+    def remove(self, rank: int, reason: str) -> None:
+        """Treats a rank as one that has announced that it leaves."""
+
     def cancel(self, reason: str) -> None:
         """Fails every call under way with CANCELLED; the communicator stays usable."""
 

@@ -79,6 +79,23 @@ def published(folder: str) -> dict[str, bytes]:
     return {key.rsplit("/", 1)[-1]: value for key, value in entries}
 
 
+def increment(key: str) -> int:
+    """Adds 1 to the number under `key`, first 0; returns the sum, 1 without the client.
+
+    Raises:
+      RendezvousError: the coordination service failed.
+    """
+    client = _client()
+    if client is None:
+        return 1
+    try:
+        return int(client.key_value_increment(key, 1))
+    except jax.errors.JaxRuntimeError as error:
+        raise RendezvousError(
+            "JAX's coordination service does not answer: " + str(error).splitlines()[0]
+        ) from error
+
+
 def claim(key: str, value: bytes) -> bytes | None:
     """Enters `value` under `key`, unless an entry exists.
 
@@ -129,7 +146,7 @@ def share(key: str, value: bytes, timeout_s: float, source: int = 0) -> bytes:
 
 
 def forget(key: str) -> None:
-    """Removes the value shared under `key`, if it exists."""
+    """Removes the value under `key`, or all values of that folder, if they exist."""
     client = _client()
     if client is not None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):

@@ -1,6 +1,7 @@
 """The end of dispatched programs."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -45,17 +46,26 @@ def _dispatch_last(devices: Sequence[Any]) -> Iterator[jax.Array]:
     """Dispatches a program for each device, and one for all devices."""
     # Chosen: 0.5 million operations; XLA runs programs of some thousands immediately.
     block = np.ones((64, 64), np.float32)
-    groups = [[device] for device in devices]
+    groups = [(device,) for device in devices]
     if len(devices) > 1:
-        groups.append(list(devices))
+        groups.append(tuple(devices))
     for group in groups:
-        mesh = jax.sharding.Mesh(np.array(group), ("d",))
-        spec = jax.sharding.PartitionSpec("d")
+        program, mesh, spec = _program_on(group)
         sharding = jax.sharding.NamedSharding(mesh, spec)
         # The program may have set a mesh of all processes.
         with jax.set_mesh(mesh):
-            rows = jax.device_put(np.tile(block, (len(group), 1)), sharding)
-            mapped = jax.shard_map(
-                lambda x: x @ x, mesh=mesh, in_specs=spec, out_specs=spec
-            )
-            yield jax.jit(mapped)(rows)
+            yield program(jax.device_put(np.tile(block, (len(group), 1)), sharding))
+
+
+@functools.cache
+def _program_on(
+    devices: tuple[Any, ...],
+) -> tuple[Any, jax.sharding.Mesh, jax.sharding.PartitionSpec]:
+    """Returns a program for these devices, and mesh and partition of its operand.
+
+    It is made once, so that JAX compiles it once.
+    """
+    mesh = jax.sharding.Mesh(np.array(devices), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+    mapped = jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=spec, out_specs=spec)
+    return jax.jit(mapped), mesh, spec

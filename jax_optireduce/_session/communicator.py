@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -15,7 +16,9 @@ from jax_optireduce._errors import NotInitializedError
 from jax_optireduce._jax import coordination, processes
 from jax_optireduce._session import (
     accelerators,
+    admission,
     interfaces,
+    lives,
     log_thread,
     process_end,
     rendezvous,
@@ -27,10 +30,14 @@ _log = logging.getLogger("jax_optireduce")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 # Compiled programs find the one communicator of a process by this name.
 NAME = "default"
 
+
+# Entry of the coordination service: the number of the newest session that has begun.
+_NUMBER = "jax_optireduce/session"
 
 _NO_INTERNAL = Internal()
 
@@ -65,6 +72,7 @@ class Communicator:
         self.internal = internal
         self.datagram_bytes = datagram_bytes
         self._native = native
+        self._admission: admission.Admission | None = None
         self._log_thread = (
             None if native is None else log_thread.LogThread(native, self, options)
         )
@@ -162,6 +170,8 @@ class Communicator:
         """
         if _session.current is self:
             _session.current = None
+        if self._admission is not None:
+            self._admission.end()
         if self._native is not None:
             given_up = self._native.calls_under_way()
             handles = self._native.counters()["handles_open"]
@@ -184,6 +194,66 @@ class Communicator:
                 self._native, limit_s, lambda: self.close(reason)
             )
         self.close(reason)
+
+    def remove(self, rank: int, reason: str) -> None:
+        """Removes a rank of which the program knows that it is gone.
+
+        A scheduler may know it before `peer_timeout_s` of silence shows it. The other
+        ranks need not be told: they agree on the removal once a call needs it, as for a
+        rank that has announced that it leaves.
+
+        Args:
+          rank: index of the process.
+          reason: text of the errors of calls that wait for it.
+
+        Raises:
+          ValueError: it is no other rank.
+        """
+        if self._native is not None:
+            self._native.remove(rank, reason)
+
+    def silent_ranks(self) -> list[int]:
+        """Returns the ranks that were silent for `peer_timeout_s`, or were removed."""
+        return [] if self._native is None else self._native.silent_ranks()
+
+    def switch(self, joined: rendezvous.Joined, number: int) -> None:
+        """Continues in another session, in which programs make their next calls.
+
+        Args:
+          joined: that session.
+          number: of it, among those of the job.
+        """
+        native, log = self._native, self._log_thread
+        if native is not None:
+            limit_s = self.options.shutdown_timeout_s
+            process_end.complete_programs(
+                native, limit_s, lambda: native.close("its last calls took too long")
+            )
+        joined.native.take_name(NAME)
+        self._native, self.datagram_bytes = joined.native, joined.datagram_bytes
+        self._log_thread = log_thread.LogThread(joined.native, self, self.options)
+        _session.generation = number + 1
+        coordination.publish(_NUMBER, str(number).encode(), again=True)
+
+        def close() -> None:
+            if native is not None:
+                native.close(f"it continues in session {number}")
+                log_thread.log_late_data(native.take_late_data())
+            if log is not None:
+                log.end()
+            status.serve(joined.native)
+
+        # The program need not wait for it.
+        threading.Thread(target=close, name="jax_optireduce close").start()
+
+    def leave(self, reason: str) -> None:
+        """Leaves a session in which this process has no part, to enter another one."""
+        native, log = self._native, self._log_thread
+        self._native = self._log_thread = None
+        if native is not None:
+            native.close(reason)
+        if log is not None:
+            log.end()
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
         """Fails every call under way, here and on the peers; later calls work again.
@@ -270,7 +340,10 @@ def init(**options: Any) -> Communicator:
     internal = Internal.read(os.environ)
     rendezvous.initialize_distributed(resolved, internal)
     rank, world_size = processes.process()
-    label = f"jax_optireduce/{_session.generation}"
+    if lives.begin(rank) > 1 and _session.generation == 0:
+        return _come_back(Communicator(rank, world_size, resolved, None, 0, internal))
+    number = _session.generation
+    label = f"jax_optireduce/{number}"
     _session.generation += 1
     with rendezvous.explained_descriptors():
         # Before the rendezvous: processes with different options must also end in
@@ -289,6 +362,13 @@ def init(**options: Any) -> Communicator:
     communicator = Communicator(
         rank, world_size, resolved, joined.native, joined.datagram_bytes, internal
     )
+    if joined.native is not None and world_size > 1:
+        members = {member: (life, 0) for member, life in joined.lives.items()}
+        communicator._admission = admission.Admission(  # noqa: SLF001 (its own module)
+            communicator, NAME, number, lives.begin(rank), members
+        )
+        if rank == 0:
+            coordination.publish(_NUMBER, str(number).encode(), again=True)
     _session.current = communicator
     _announce(communicator, _describe(communicator, joined))
     values = resolved.values()
@@ -297,6 +377,92 @@ def init(**options: Any) -> Communicator:
     )
     _log.info("options: %s", settings or "all default")
     return communicator
+
+
+def _come_back(communicator: Communicator) -> Communicator:
+    """Prepares a process that was started again to take its place by `join`."""
+    options, rank = communicator.options, communicator.rank
+    process_end.begin_again(rank)
+    process_end.install(
+        _end_at_exit,
+        _cancel_interrupted,
+        options.shutdown_timeout_s,
+        options.peer_timeout_s,
+    )
+    for plugin in accelerators.register():
+        _log.info("%r", plugin)
+    number = int(coordination.entry(_NUMBER) or b"0")
+    life = lives.begin(rank)
+    if options.backend == "optireduce":
+        communicator._admission = admission.Admission(  # noqa: SLF001 (its own module)
+            communicator, NAME, number, life, {}
+        )
+    _session.current = communicator
+    _log.warning(
+        "rank %d, life %d: the job has begun already. join(state, step) takes the "
+        "place of the earlier process.",
+        rank,
+        life,
+    )
+    return communicator
+
+
+def join(state: _T, step: int = 0) -> tuple[_T, int]:
+    """Takes the place of this process in a job that runs; before the training loop.
+
+    At the first start of a job it returns its arguments at once. In a process that was
+    started again it waits until the others admit it (`admit`), and returns the state of
+    a live rank, bit for bit. Compile the train step before (`lower(...).compile()`):
+    calls of the others do not wait for a compiler.
+
+    Args:
+      state: a pytree of arrays and numbers, as at a first start: it gives the
+        structure, shapes, dtypes and shardings. Arrays must be replicated over the
+        processes.
+      step: the step at which the program begins.
+
+    Returns:
+      The state and the step at which this process goes on.
+
+    Raises:
+      RendezvousError: the others have not admitted this process within
+        `call_timeout_s`.
+      UsageError: the state is not like that of the others, or is sharded over
+        processes.
+      NotInitializedError: `init` was not called.
+    """
+    communicator = current("join")
+    part = communicator._admission  # noqa: SLF001 (its own module)
+    if part is None:
+        return state, step
+    if communicator._native is not None:  # noqa: SLF001 (its own module)
+        part.watch(step)
+        return state, step
+    return part.join(state, step, communicator.options.call_timeout_s or None)
+
+
+def admit(state: _T, step: int, drain: Callable[[_T], _T] | None = None) -> _T:
+    """Lets ranks that were started again come back; after each step, on all ranks.
+
+    Without such a rank it takes microseconds. With one, all ranks stop at the same
+    step: they drain, continue in a session with that rank, and give it the state of
+    one of them. A rank that fails to come back changes nothing for the others.
+
+    Args:
+      state: after the step; the same pytree as in `join`.
+      step: the number of the next step, which grows equally on all ranks.
+      drain: returns the state with the late data of all `bounded` and `agreed`
+        collectives applied, see `drain`; called only where a rank comes back, on all
+        ranks. Without it the data in flight is lost then. Compile it before.
+
+    Returns:
+      The state, after `drain` if a rank has come back.
+
+    Raises:
+      NotInitializedError: `init` was not called.
+    """
+    part = current("admit")._admission  # noqa: SLF001 (its own module)
+    return state if part is None else part.admit(state, step, drain)
 
 
 def _describe(communicator: Communicator, joined: rendezvous.Joined) -> str:

@@ -289,7 +289,7 @@ def describe_removal(
     left = ", or after leaving it"
     if event["path"]:
         why, left = f"although heard all the time: {event['path']}", ""
-    back = "To restore it, start the whole job again from a checkpoint."
+    back = "A process that is started again takes its place by jax_optireduce.join."
     if own_rank in ranks:
         # The whole slice is removed with this rank.
         mates = [rank for rank in ranks if rank != own_rank]

@@ -10,8 +10,10 @@ the others, except for dead ones.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import json
+import os
 import queue
 import sys
 import threading
@@ -21,7 +23,7 @@ from typing import Any
 
 from jax_optireduce import _native
 from jax_optireduce._jax import coordination, processes, programs
-from jax_optireduce._session import signals
+from jax_optireduce._session import lives, signals
 
 # Wait of process 0 after the last announcement of an exit, in seconds.
 # Chosen: after its announcement a process disconnects from the coordination service,
@@ -40,6 +42,10 @@ _POLL_S = 0.1
 
 # Period of polls for the end of begun calls. Chosen: about the time of a call.
 _POLL_BEGUN_S = 0.005
+
+# Exit code of a process that another life of its rank has replaced. Chosen: that of an
+# uncaught exception.
+_REPLACED_CODE = 1
 
 # Folder of the announcements in the coordination service.
 _ANNOUNCEMENTS = "jax_optireduce/exits"
@@ -108,6 +114,11 @@ def install(
     # Handlers run in reverse order, so this handler precedes those of JAX, which was
     # imported above.
     atexit.register(_at_exit, end)
+
+
+def begin_again(rank: int) -> None:
+    """Withdraws the announcement of an earlier life of this rank."""
+    coordination.forget(f"{_ANNOUNCEMENTS}/{rank}")
 
 
 def leave_to_parent() -> None:
@@ -199,6 +210,13 @@ def _at_exit(end: End) -> None:
         peers = end(True)
     signals.stop_forwarding()
     rank, world_size = processes.process()
+    if world_size > 1 and lives.newest(rank) > lives.begin(rank):
+        # JAX's service would take the goodbye of this process for that of the life that
+        # has replaced it.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(_REPLACED_CODE)
     if world_size > 1 and processes.is_recoverable():
         _announce_exit(rank, world_size, peers)
     if signals.terminated():

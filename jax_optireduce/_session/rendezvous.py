@@ -19,6 +19,7 @@ import os
 import resource
 import secrets
 import socket
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ import jax_optireduce
 from jax_optireduce import _native, _phrases
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import clusters, coordination, processes
-from jax_optireduce._session import interfaces, lanes, paths, roll_call
+from jax_optireduce._session import interfaces, lanes, lives, paths, roll_call
 from jax_optireduce._session.options import (
     DATAGRAM_BYTES_MIN,
     Internal,
@@ -40,6 +41,12 @@ _log = logging.getLogger("jax_optireduce")
 
 # Source: RFC 5869. Chosen: 256 bits, twice the length of the derived keys.
 _SECRET_BYTES = 32
+
+_UNAUTHENTICATED = (
+    "datagrams are not authenticated. Any host that can send UDP to this process can "
+    "change the sums of this program, unnoticed. Use it for measurements only, on a "
+    "network of your own."
+)
 
 # The message of a process that cannot continue: JSON null.
 _FAILED = b"null"
@@ -155,12 +162,14 @@ class Joined(NamedTuple):
       address: of this host, numeric.
       datagram_bytes: the largest datagram, in bytes; 0 with the backend "xla".
       reason: why longer ones, which the interfaces carry, are not used, or "".
+      lives: the life of the process of each member, see `lives`.
     """
 
-    native: Any | None
+    native: Any
     address: str
     datagram_bytes: int
     reason: str = ""
+    lives: Mapping[int, int] = types.MappingProxyType({})
 
 
 def join(
@@ -192,34 +201,28 @@ def join(
     _claim_rank(label, rank)
     address = _own_address(options)
     interface = interfaces.name_of(address, _native.interface_addresses())
-    hellos = _exchange(
-        f"{label}/hello",
-        {
-            "address": address,
-            "slice": processes.own_slice(),
-            "agreed": options.agreed(),
-            "share": lanes.own_share(address, interface, options.ports()),
-            "wire_version": _native.wire_version(),
-            "version": jax_optireduce.__version__,
-        },
-        timeout_s,
-        members,
-    )
-    by_rank = dict(zip(members, hellos, strict=True))
-    _check_agreement(by_rank)
+    own = {
+        "address": address,
+        "slice": processes.own_slice(),
+        "agreed": options.agreed(),
+        "share": lanes.own_share(address, interface, options.ports()),
+        "wire_version": _native.wire_version(),
+        "version": jax_optireduce.__version__,
+        "life": lives.begin(rank),
+    }
+    answers = _exchange(f"{label}/hello", own, timeout_s, members)
+    hellos = dict(zip(members, answers, strict=True))
+    _check_agreement(hellos)
     if options.backend == "xla":
         return Joined(None, address, 0)
     if options.security == "none":
-        _log.warning(
-            "security='none': datagrams are not authenticated. Any host that can "
-            "send UDP to this process can change the sums of this program, unnoticed. "
-            "Use it for measurements only, and only on a network of your own."
-        )
-    addresses = _addresses(by_rank, world_size)
+        _log.warning("security='none': %s", _UNAUTHENTICATED)
+    addresses = _addresses(hellos, world_size)
+    lives_by_rank = {member: hello["life"] for member, hello in hellos.items()}
     if options.lanes == 0:
-        shares = [lanes.Share(*hello["share"]) for hello in hellos]
+        shares = [lanes.Share(*hello["share"]) for hello in hellos.values()]
         options = dataclasses.replace(options, lanes=lanes.choose(shares))
-    slices = [by_rank[r]["slice"] if r in by_rank else None for r in range(world_size)]
+    slices = [hellos.get(r, {}).get("slice") for r in range(world_size)]
     per_slice = _processes_per_slice(options.processes_per_slice, slices)
     open_session = functools.partial(
         _open,
@@ -233,14 +236,14 @@ def join(
     native, proof = open_session(label, internal=internal)
     longest = native.features()["datagram_bytes_max"]
     if proof.passed_bytes == longest:
-        return Joined(native, address, longest)
+        return Joined(native, address, longest, lives=lives_by_rank)
     reason = f"{longest} do not pass from rank {proof.rank} to rank {proof.to}"
     # Keys and numbers of datagrams are used once, so all of the session is replaced.
     native.close("init continues with shorter datagrams")
     del native  # The ports are free with the last reference: others may not be.
     shorter = dataclasses.replace(internal, datagram_bytes_max=proof.passed_bytes)
     native, proof = open_session(f"{label}/shorter", internal=shorter)
-    return Joined(native, address, proof.passed_bytes, reason)
+    return Joined(native, address, proof.passed_bytes, reason, lives_by_rank)
 
 
 def _share_secret(key: str, timeout_s: float, source: int) -> bytes:
@@ -293,8 +296,8 @@ def _claim_rank(label: str, rank: int) -> None:
     first = json.loads(entry)
     raise RendezvousError(
         f"rank {rank} has already joined this session (pid {first['pid']} on host "
-        f"{first['host']}); a restarted process cannot come back: start the whole job "
-        "again, from a checkpoint."
+        f"{first['host']}), and another process has its number. Give each process of "
+        "the job a JAX_PROCESS_ID of its own."
     )
 
 
@@ -504,7 +507,7 @@ def _coordinator_host() -> str | None:
 def _addresses(hellos: Mapping[int, Mapping[str, Any]], world_size: int) -> list[str]:
     """Returns the address of every rank; raises if some are unreachable.
 
-    Those of empty places are "".
+    The address of an empty place is "".
     """
     addresses = {rank: hello["address"] for rank, hello in hellos.items()}
     here = [

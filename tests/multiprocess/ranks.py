@@ -101,11 +101,13 @@ class Rank:
         process: the leader of its own process group, so that all of it can be killed.
         path: its output, both streams.
         environment: its own.
+        command: what it runs.
     """
 
     process: subprocess.Popen[bytes] | Forked
     path: Path
     environment: Mapping[str, str]
+    command: list[str]
 
     @property
     def output(self) -> str:
@@ -133,6 +135,19 @@ class Ranks(list[Rank]):
             f"--- rank {i}, exit code {rank.code}\n{rank.output[-6000:]}"
             for i, rank in enumerate(self)
         )
+
+    def start_again(self, rank: int, *, beside: bool = False) -> None:
+        """Starts a new process for a rank; it adds its output to that of the old one.
+
+        Args:
+            rank: its number.
+            beside: whether the old process still runs.
+        """
+        old = self[rank]
+        assert beside or old.process.wait(timeout=TIME_LIMIT_S) is not None
+        with old.path.open("ab") as output:
+            process = Forked(old.command, output, old.environment)
+        self[rank] = dataclasses.replace(old, process=process)
 
     def wait(self, *ranks: int, limit_s: float = TIME_LIMIT_S) -> None:
         """Waits for the end of these ranks, or of all."""
@@ -265,7 +280,7 @@ def start(
                     process = _start_in(namespaces[i], command, output, environment)
                 else:
                     process = Forked(command, output, environment)
-            ranks.append(Rank(process, path, environment))
+            ranks.append(Rank(process, path, environment, command))
         yield ranks
     finally:
         for rank in ranks:

@@ -248,12 +248,11 @@ def test_coordination_service_does_not_keep_the_secret(tmp_path):
             assert {found for _, found in keys} == {"False"}, rank.output
 
 
-def test_second_start_of_a_rank_is_told_that_it_cannot_come_back(tmp_path):
+def test_a_process_that_is_started_again_makes_no_call_before_join(tmp_path):
     steps = tmp_path / "steps"
     arguments = ("places", "train", str(steps))
     with ranks.start(*arguments, folder=tmp_path, world_size=3) as started:
         started.wait_for(0, "step 3")
-        (pid,) = started[2].lines("joined")
         started[2].process.kill()
         started[2].process.wait()
         again = subprocess.run(
@@ -265,10 +264,8 @@ def test_second_start_of_a_rank_is_told_that_it_cannot_come_back(tmp_path):
             timeout=ranks.TIME_LIMIT_S,
         )
         assert again.returncode != 0
-        assert f"rank 2 has already joined this session (pid {pid} on host" in (
-            again.stdout
-        ), again.stdout + again.stderr
-        assert "start the whole job again" in again.stdout
+        error = "in a process that was started again jax_optireduce.join(), too"
+        assert error in again.stdout + again.stderr, again.stdout + again.stderr
         # The others do not notice. Neither is so far ahead of the other.
         made = len(started[0].lines("step"))
         steps.with_suffix(".new").write_text(str(made + 20))

@@ -180,7 +180,7 @@ def test_removal_names_the_rank_and_those_left_and_leaves_a_file(caplog, tmp_pat
         "rank 1 removed from the session after silence for more than 7.0 s",
         "3 ranks continue",
         "jax_optireduce.resync",
-        "from a checkpoint",
+        "jax_optireduce.join",
     ):
         assert part in line
     (path,) = tmp_path.iterdir()
@@ -242,7 +242,7 @@ def test_devices_that_wait_for_others_are_named_and_leave_a_file(caplog, tmp_pat
 def test_no_file_is_written_where_stalls_are_not_told(caplog, tmp_path):
     removed = {"kind": "removed", "ranks": [1], "live": 3, "path": ""}
     (line,) = lines_of(caplog, tmp_path, removed, stall_timeout_s=0)
-    assert line.endswith("from a checkpoint.")
+    assert line.endswith("jax_optireduce.join.")
     assert not list(tmp_path.iterdir())
 
 
