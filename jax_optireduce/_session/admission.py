@@ -1,7 +1,9 @@
 """Ranks that come back: the next session, which has them, opens beside the running one.
 
-The processes agree through the coordination service, by entries that are made once:
+The processes agree through the coordination service, by entries of which all but the
+first two are made once:
 
+  session               the number of the newest session that has begun
   wishes/<place>        a process that was started again: its life, and its attempt
   <n>/plan              the members of session n: made by one member that sees a wish
   <n>/ready/<place>     the member has opened session n, and proven its paths
@@ -131,6 +133,16 @@ def _key(number: int, *rest: object) -> str:
     return "/".join(map(str, (_FOLDER, number, *rest)))
 
 
+def newest_session() -> int:
+    """Returns the number of the newest session that has begun, first 0."""
+    return int(coordination.entry(f"{_FOLDER}/session") or b"0")
+
+
+def announce_session(number: int) -> None:
+    """Tells processes that come back the number of the newest session."""
+    coordination.publish(f"{_FOLDER}/session", str(number).encode(), again=True)
+
+
 def _await(
     find: Callable[[], bytes | None], limit_s: float, over: Callable[[], bool]
 ) -> bytes | None:
@@ -257,7 +269,8 @@ class Admission:
             seen_s.setdefault(rank, now)
         silent = self._session.silent_ranks()
         live = [r for r in self._members if r not in silent and r not in wishes]
-        if 2 * len(live) <= self._session.counters()["live_processes"]:
+        majority = 2 * len(live) > self._session.counters()["live_processes"]
+        if not majority or self._session.rank not in live:
             return None  # The others may go on without these.
         turn_s = live.index(self._session.rank) * _TURN_S
         if now < min(seen_s.values()) + turn_s:
@@ -448,12 +461,18 @@ class Admission:
 
     def _serve(self, plan: Plan, state: Any) -> None:
         """Sends the state to the processes that have come back, as the source."""
-        leaves = state_transfer.on_host(state)
+        try:
+            leaves, error = state_transfer.on_host(state), ""
+        except UsageError as refused:
+            leaves, error = [], str(refused)
         offer = {
             "summary": state_transfer.summary(leaves),
             "bytes": state_transfer.size_bytes(leaves),
+            "error": error,
         }
         coordination.publish(_key(plan.number, "state"), json.dumps(offer).encode())
+        if error:
+            return
 
         def send(rank: int) -> None:
             try:
@@ -568,6 +587,8 @@ class Admission:
     def _await_plan(self, end: float | None) -> Plan:
         told_s = time.monotonic()
         while (plan := self._find_plan() or self._anew()) is None:
+            # The entries of earlier plans are deleted.
+            self._number = max(self._number, newest_session())
             now = time.monotonic()
             if end is not None and now >= end:
                 raise RendezvousError(
@@ -610,6 +631,8 @@ class Admission:
         if entry is None:
             raise _PlanError(f"rank {plan.source} did not offer its state.")
         offer = json.loads(entry)
+        if offer["error"]:
+            raise UsageError(offer["error"])
         ours = state_transfer.summary(leaves)
         if difference := state_transfer.difference(ours, offer["summary"]):
             raise UsageError(

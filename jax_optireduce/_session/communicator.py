@@ -36,9 +36,6 @@ _T = TypeVar("_T")
 NAME = "default"
 
 
-# Entry of the coordination service: the number of the newest session that has begun.
-_NUMBER = "jax_optireduce/session"
-
 _NO_INTERNAL = Internal()
 
 
@@ -233,7 +230,7 @@ class Communicator:
         self._native, self.datagram_bytes = joined.native, joined.datagram_bytes
         self._log_thread = log_thread.LogThread(joined.native, self, self.options)
         _session.generation = number + 1
-        coordination.publish(_NUMBER, str(number).encode(), again=True)
+        admission.announce_session(number)
 
         def close() -> None:
             if native is not None:
@@ -368,7 +365,7 @@ def init(**options: Any) -> Communicator:
             communicator, NAME, number, lives.begin(rank), members
         )
         if rank == 0:
-            coordination.publish(_NUMBER, str(number).encode(), again=True)
+            admission.announce_session(number)
     _session.current = communicator
     _announce(communicator, _describe(communicator, joined))
     values = resolved.values()
@@ -391,11 +388,10 @@ def _come_back(communicator: Communicator) -> Communicator:
     )
     for plugin in accelerators.register():
         _log.info("%r", plugin)
-    number = int(coordination.entry(_NUMBER) or b"0")
     life = lives.begin(rank)
     if options.backend == "optireduce":
         communicator._admission = admission.Admission(  # noqa: SLF001 (its own module)
-            communicator, NAME, number, life, {}
+            communicator, NAME, admission.newest_session(), life, {}
         )
     _session.current = communicator
     _log.warning(

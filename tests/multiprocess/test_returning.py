@@ -129,3 +129,15 @@ def test_a_program_with_another_state_is_refused_and_the_others_train_on(tmp_pat
         started.start_again(2)
         _await_return(started, 2, 2)
         _finish(started)
+
+
+def test_a_terminated_rank_is_not_waited_for_and_comes_back(tmp_path):
+    with _start(tmp_path, 4, peer_timeout_s=10_000.0) as started:
+        started.wait_for(2, "step 20")
+        started[2].process.send_signal(signal.SIGTERM)
+        started.wait(2)
+        step = _newest(started[0])
+        started.wait_for(0, f"step {step + 10} 3")
+        started.start_again(2)
+        _await_return(started, 2, 2)
+        _finish(started)
