@@ -112,8 +112,6 @@ class CallLifecycle {
   void SubmitLate(const Submission& submission, Collective& collective);
   // The program has late results, and nothing else.
   void ReportPassed(const Submission& submission, Collective& in_view, const BucketView& bucket);
-  // All others have called a drain that comes after `call`: their data for the call comes with it.
-  bool OthersDrain(const Collective& collective, Sequence call);
   // The call has begun without the members that are gone.
   void DropGonePeers(Instant now, const Collective& collective, Exchange& exchange);
   // Does what is due in the call.

@@ -121,8 +121,7 @@ void CallLifecycle::DropGonePeers(Instant now, const Collective& collective, Exc
 bool CallLifecycle::IsOverEverywhere(const Collective& collective, CallId call) {
   const OpenCall* const open = calls_.Find(call);
   if (open != nullptr) return open->exchange.program().merged();
-  const bool merged = collective.merged && call.sequence <= *collective.merged;
-  return merged || OthersDrain(collective, call.sequence);
+  return collective.merged && call.sequence <= *collective.merged;
 }
 
 void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission submission) {

@@ -47,23 +47,6 @@ void CallLifecycle::ReportPassed(const Submission& submission, Collective& in_vi
   events_.push_back({.token = submission.token, .status = {}, .stats = stats});
 }
 
-bool CallLifecycle::OthersDrain(const Collective& collective, Sequence call) {
-  if (WaitsForMembers(collective.spec, /*drain=*/false)) return false;
-  bool all = false;
-  calls_.ForEach(collective.id, [&](CallId other, OpenCall& active) {
-    const Exchange& exchange = active.exchange;
-    if (other.sequence <= call || !exchange.policy().drains()) return;
-    std::uint16_t heard = 0;
-    for (std::uint16_t m = 0; m < collective.layout.members(); ++m) {
-      const MemberIndex member(m);
-      if (member == collective.self) continue;
-      if (exchange.heard(member) || peer(collective.RankOf(member)).gone()) ++heard;
-    }
-    if (heard + 1 == collective.layout.members()) all = true;
-  });
-  return all;
-}
-
 void CallLifecycle::RecordMerged(CallId call) {
   admission_.RecordChange();
   Collective& collective = *directory_.Find(call.collective);
