@@ -26,6 +26,7 @@ from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
 # arguments that its `add_arguments` has declared, and returns the exit code.
 VERBS = {
     "launch": ("launch", "run a program as several processes on this host"),
+    "coordinator": ("coordinator", "serve a job, of which any process may then die"),
     "bench": ("bench", "measure calls, and compare them with lax.psum over Gloo"),
     "status": ("status", "show the ranks of running jobs, their calls and peers"),
     "analyse": ("analyse", "find the cause of a stall in the flight records of ranks"),
@@ -77,7 +78,7 @@ def _run(given: Sequence[str]) -> int:
 
 def _without_verb(given: Sequence[str]) -> int:
     """Shows the verbs or the versions, or refuses a verb that does not exist."""
-    lines = [f"  {verb:<10}{summary}" for verb, (_, summary) in VERBS.items()]
+    lines = [f"  {verb:<13}{summary}" for verb, (_, summary) in VERBS.items()]
     parser = arguments.Parser(
         "",
         "\n".join(["Tools of jax_optireduce:\n", *lines]),

@@ -38,7 +38,7 @@ DATAGRAMS_OF_BUFFER = 16
 DATAGRAM_BYTES_MIN = 548
 
 # Source: RFC 768: a port has 16 bits.
-_PORT_MAX = 65_535
+PORT_MAX = 65_535
 
 
 def _option(
@@ -204,7 +204,7 @@ class Options:
             return 0, 0
         found = re.fullmatch(r"(\d+)-(\d+)", self.port_range.replace(" ", ""))
         first, last = map(int, found.groups()) if found else (0, 0)
-        if not 1 <= first <= last <= _PORT_MAX:
+        if not 1 <= first <= last <= PORT_MAX:
             raise UsageError(
                 "port_range must be two ports from 1 to 65535, the smaller one first, "
                 f"like '41000-41063', got {self.port_range!r}."

@@ -1,16 +1,18 @@
 """The roll call: all processes of a job meet before JAX connects them.
 
-If a process is missing, JAX ends those that wait for it, without a list. Here process 0
-listens at the coordinator's address until all have come, tells each of them which are
-missing, and leaves the address to JAX. A process that belongs to another job, or that
-has the number of another one, is refused, and learns why. The roll call has no secrets:
-a stranger could at most delay the start, as at JAX's own service.
+If a process is missing, JAX ends those that wait for it, without a list. Here the host
+of JAX's service, process 0 or a coordinator, listens at its address until all have
+come, tells each of them which are missing, and leaves the address to JAX. A process
+that belongs to another job, or that has the number of another one, is refused, and
+learns why. The roll call has no secrets: a stranger could at most delay the start, as
+at JAX's own service.
 """
 
 import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import selectors
 import socket
@@ -38,19 +40,32 @@ _SILENT_MAX = 256
 # Largest number of refusals that an error lists. Chosen: a few show the mistake.
 _REFUSALS_MAX = 8
 
-# Time between two attempts to reach process 0, in seconds. Chosen: short for a user.
+# The number of a coordinator (`tools/coordinator.py`), which is no process of the job.
+_COORDINATOR = -1
+
+# Time between two attempts to reach the host, in seconds. Chosen: short for a user.
 _RETRY_S = 0.1
 
-# Longest search of process 0 for another process 0, in seconds.
+# Longest search of a host for another one, in seconds.
 # Chosen: one on this host answers in milliseconds.
 _SEARCH_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
+    """A job, as one of its processes, or its coordinator, knows it.
+
+    Attributes:
+      coordinator_address: "address:port" of the host.
+      num_processes: number of processes.
+      process_id: index of this one, or `_COORDINATOR`.
+      host: 0, or `_COORDINATOR`.
+    """
+
     coordinator_address: str
     num_processes: int
     process_id: int
+    host: int = 0
 
 
 class _Arrival(NamedTuple):
@@ -62,7 +77,7 @@ class _Arrival(NamedTuple):
     host: str
 
     def __str__(self) -> str:
-        return f"process {self.process} (pid {self.pid} on host {self.host})"
+        return f"{_name(self.process)} (pid {self.pid} on host {self.host})"
 
 
 class _News(NamedTuple):
@@ -82,44 +97,90 @@ class _News(NamedTuple):
         return not self.missing and not self.gone
 
 
+def _name(process: int) -> str:
+    return "the coordinator" if process == _COORDINATOR else f"process {process}"
+
+
 def hold(
-    coordinator_address: str, num_processes: int, process_id: int, timeout_s: float
+    coordinator_address: str,
+    num_processes: int,
+    process_id: int,
+    timeout_s: float,
+    *,
+    has_coordinator: bool = False,
 ) -> None:
     """Returns when every process of the job has come.
 
     Args:
-      coordinator_address: "address:port" of process 0.
+      coordinator_address: "address:port" of the host.
       num_processes: number of processes.
       process_id: index of this process.
       timeout_s: longest wait, in seconds.
+      has_coordinator: whether the host is a program of its own, which calls `host`;
+        otherwise it is process 0.
 
     Raises:
       RendezvousError: processes are missing; it names them. Or this process does not
-        fit to process 0; it names the difference.
-      OSError: process 0 cannot open more files.
+        fit to the host; it names the difference.
+      OSError: process 0, as the host, cannot open more files.
     """
-    job = _Job(coordinator_address, num_processes, process_id)
+    host = _COORDINATOR if has_coordinator else 0
+    job = _Job(coordinator_address, num_processes, process_id, host)
     # JAX itself listens there by default.
     every = f"[::]:{coordinator_address.rpartition(':')[2]}"
     bind_address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", every)
     end = time.monotonic() + timeout_s
-    if job.process_id == 0:
+    if job.process_id == job.host:
         _search_other_process_0(job)
         news = _listen(job, bind_address, end)
     else:
         news = _report(job, end)
     if not news.complete():
-        absent = news.missing or news.gone
-        ranks = ", ".join(map(str, absent))
-        facts = "".join(f" {text}" for text in _facts(news))
-        raise RendezvousError(
-            f"process{'es' if len(absent) > 1 else ''} {ranks} of {job.num_processes} "
-            f"did not come to {job.coordinator_address} within {timeout_s:g} s.{facts} "
-            "Start every process, with this JAX_COORDINATOR_ADDRESS, "
-            f"JAX_NUM_PROCESSES={job.num_processes} and a JAX_PROCESS_ID of its own, "
-            "and let each call jax_optireduce.init(); its TCP port must be open. If "
-            "one needs longer to start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S."
+        raise RendezvousError(_describe_absent(job, news, timeout_s))
+
+
+def host(bind_address: str, num_processes: int) -> None:
+    """Returns when every process of the job has come to this program, a coordinator.
+
+    It waits without a limit, and logs a line when it listens.
+
+    Args:
+      bind_address: "address:port" at which it listens.
+      num_processes: number of processes.
+
+    Raises:
+      RendezvousError: it cannot listen there.
+      OSError: it cannot open more files.
+    """
+    job = _Job(bind_address, num_processes, _COORDINATOR, _COORDINATOR)
+    with contextlib.suppress(OSError, ValueError), _connect(job, _SEARCH_S):
+        raise _cannot_listen(job, bind_address, "another program listens there")
+    with _listener(job, bind_address) as listener, _Meeting(job, listener) as meeting:
+        _log.info("waiting for %d processes at %s", num_processes, bind_address)
+        meeting.hold(math.inf)
+
+
+def _describe_absent(job: _Job, news: _News, timeout_s: float) -> str:
+    """Returns the error about processes that are not there."""
+    absent = news.missing or news.gone
+    _, _, port = job.coordinator_address.rpartition(":")
+    if _COORDINATOR in absent:
+        return (
+            f"the coordinator did not answer at {job.coordinator_address} within "
+            f"{timeout_s:g} s. Start python -m jax_optireduce coordinator --ranks "
+            f"{job.num_processes} --port {port} there; its TCP port must be open."
         )
+    ranks = ", ".join(map(str, absent))
+    facts = "".join(f" {text}" for text in _facts(news))
+    of_host = "COORDINATOR_ADDRESS" if job.host == 0 else "OPTIREDUCE_COORDINATOR"
+    return (
+        f"process{'es' if len(absent) > 1 else ''} {ranks} of {job.num_processes} "
+        f"did not come to {job.coordinator_address} within {timeout_s:g} s.{facts} "
+        f"Start every process, with this JAX_{of_host}, "
+        f"JAX_NUM_PROCESSES={job.num_processes} and a JAX_PROCESS_ID of its own, "
+        "and let each call jax_optireduce.init(); its TCP port must be open. If "
+        "one needs longer to start, set JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S."
+    )
 
 
 def _facts(news: _News) -> list[str]:
@@ -138,17 +199,12 @@ def _search_other_process_0(job: _Job) -> None:
 
 
 def _listen(job: _Job, bind_address: str, end: float) -> _News:
-    """Waits as process 0."""
-    with _listener(bind_address) as listener, _Meeting(job, listener) as meeting:
-        while (left_s := end - time.monotonic()) > 0:
-            if meeting.news().complete():
-                break
-            meeting.handle_events(left_s)
-        meeting.tell()
-        return meeting.news()
+    """Waits as the host."""
+    with _listener(job, bind_address) as listener, _Meeting(job, listener) as meeting:
+        return meeting.hold(end)
 
 
-def _listener(bind_address: str) -> socket.socket:
+def _listener(job: _Job, bind_address: str) -> socket.socket:
     host, _, port = bind_address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -163,20 +219,28 @@ def _listener(bind_address: str) -> socket.socket:
         listener.listen(socket.SOMAXCONN)
         listener.setblocking(False)
     except (OSError, ValueError) as error:
-        raise RendezvousError(
-            f"process 0 cannot listen at {bind_address}: {error}. "
-            "JAX_COORDINATOR_ADDRESS must be an address of its host, with a free port "
-            "(JAX_COORDINATOR_BIND_ADDRESS, if set, too)."
-        ) from error
+        raise _cannot_listen(job, bind_address, error) from error
     return listener
 
 
+def _cannot_listen(job: _Job, bind_address: str, reason: object) -> RendezvousError:
+    remedy = (
+        "JAX_COORDINATOR_ADDRESS must be an address of its host, with a free port "
+        "(JAX_COORDINATOR_BIND_ADDRESS, if set, too)."
+        if job.host == 0
+        else "Give --bind an address of this host, and --port a free TCP port."
+    )
+    return RendezvousError(
+        f"{_name(job.host)} cannot listen at {bind_address}: {reason}. {remedy}"
+    )
+
+
 class _Meeting(contextlib.ExitStack):
-    """The roll call on process 0: its connections, and the missing processes."""
+    """The roll call at its host: its connections, and the missing processes."""
 
     def __init__(self, job: _Job, listener: socket.socket) -> None:
         super().__init__()
-        self._missing = set(range(1, job.num_processes))
+        self._missing = set(range(job.num_processes)) - {job.process_id}
         self._gone: set[int] = set()
         self._own = _arrival(job)
         self._listener = listener
@@ -188,15 +252,24 @@ class _Meeting(contextlib.ExitStack):
         self._refusals: list[str] = []
         self.callback(self._close_all)
 
-    def news(self) -> _News:
+    def hold(self, end: float) -> _News:
+        """Waits until all processes have come, or until `end`; returns the news."""
+        while (left_s := end - time.monotonic()) > 0:
+            if self._news().complete():
+                break
+            self._handle_events(None if left_s == math.inf else left_s)
+        self._tell()
+        return self._news()
+
+    def _news(self) -> _News:
         return _News(sorted(self._missing), sorted(self._gone), self._refusals)
 
-    def tell(self) -> None:
+    def _tell(self) -> None:
         """Sends the news to the processes that have come, and to no stranger."""
         for connection in self._came:
-            _send(connection, self.news()._asdict())
+            _send(connection, self._news()._asdict())
 
-    def handle_events(self, limit_s: float) -> None:
+    def _handle_events(self, limit_s: float | None) -> None:
         """Waits for connections and lines, and handles them."""
         for key, _ in self._selector.select(limit_s):
             # An earlier event may have closed the connection of this one.
@@ -235,21 +308,22 @@ class _Meeting(contextlib.ExitStack):
         self._came[connection] = arrival
         self._missing.discard(arrival.process)
         self._gone.discard(arrival.process)
-        self.tell()
+        self._tell()
 
     def _leave(self, connection: socket.socket) -> None:
         """Handles the end of a process that has come: it may come again."""
         self._gone.add(self._came[connection].process)
         self._close(connection)
-        self.tell()
+        self._tell()
 
     def _refusal(self, arrival: _Arrival) -> str:
         """Returns why a process does not belong to this job, or ""."""
         count = self._own.processes
         if arrival.processes != count:
+            too = ", and as --ranks" if self._own.process == _COORDINATOR else ""
             return (
                 f"{arrival} expects {arrival.processes} processes and {self._own} "
-                f"expects {count}; set the same JAX_NUM_PROCESSES everywhere."
+                f"expects {count}; set the same JAX_NUM_PROCESSES everywhere{too}."
             )
         for other in (self._own, *self._came.values()):
             if other.process == arrival.process:
@@ -308,7 +382,7 @@ def _report(job: _Job, end: float) -> _News:
     while True:
         left_s = end - time.monotonic()
         if left_s <= 0:
-            return _News([0])
+            return _News([job.host])
         try:
             connection = _connect(job, left_s)
             break
@@ -319,15 +393,15 @@ def _report(job: _Job, end: float) -> _News:
 
 
 def _follow(connection: socket.socket, job: _Job, end: float) -> _News:
-    """Returns the last news that process 0 sends.
+    """Returns the last news that the host sends.
 
     Raises:
-      RendezvousError: process 0 refuses this process.
+      RendezvousError: the host refuses this process.
     """
     news = _News()
     rest = b""
-    # JAX's service may run already: this process comes late, or process 0 has not
-    # called `init`. Its answer is none of ours, and JAX knows more.
+    # JAX's service may run already: this process comes late, was started again, or
+    # process 0 has not called `init`. Its answer is none of ours, and JAX knows more.
     with contextlib.suppress(OSError, ValueError, TypeError):
         connection.sendall(_greeting(job))
         while (left_s := end - time.monotonic()) > 0:
@@ -339,8 +413,8 @@ def _follow(connection: socket.socket, job: _Job, end: float) -> _News:
             for answer in map(json.loads, lines):
                 if "refusal" in answer:
                     raise RendezvousError(
-                        f"process 0 at {job.coordinator_address} refuses this process: "
-                        + answer["refusal"]
+                        f"{_name(job.host)} at {job.coordinator_address} refuses this "
+                        f"process: {answer['refusal']}"
                     )
                 news = _News(**answer)
             if lines and news.complete():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jax_optireduce._errors import did_you_mean, nearest
+from jax_optireduce._session.options import PORT_MAX
 
 PROGRAM = "python -m jax_optireduce"
 
@@ -106,6 +107,15 @@ def whole(low: int, metavar: str = "N") -> dict[str, Any]:
     return {
         "type": _number(int, f"a whole number of {low} or more", lambda x: x >= low),
         "metavar": metavar,
+    }
+
+
+def port() -> dict[str, Any]:
+    """Returns the settings of an argument that is a port."""
+    expected = f"a port, from 1 to {PORT_MAX}"
+    return {
+        "type": _number(int, expected, lambda x: 1 <= x <= PORT_MAX),
+        "metavar": "P",
     }
 
 

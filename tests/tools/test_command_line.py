@@ -19,7 +19,7 @@ _WRONG = {
     "": {
         "lunch": "no verb 'lunch'. Did you mean 'launch'?",
         "Bench": "Did you mean 'bench'?",
-        "xyzzy": "Verbs: launch, bench",
+        "xyzzy": "Verbs: launch, coordinator, bench",
         "--verson": "no option --verson. Did you mean --version?",
         "-v": "no option -v.",
     },
@@ -35,6 +35,15 @@ _WRONG = {
         "-n 2 {folder}": "give the path of a script",
         "x.py -n 2": "options come before the script.",
         "-n": "-n/--processes: expected one argument.",
+    },
+    "coordinator": {
+        "": "not given: --ranks, --port.",
+        "--ranks 2": "not given: --port.",
+        "--ranks 1 --port 1234": "'1' is not a whole number of 2 or more.",
+        "--ranks 2 --port 65536": "'65536' is not a port, from 1 to 65535.",
+        "--ranks 2 --port http": "'http' is not a port",
+        "--rank 2 --port 1234": "no option --rank. Did you mean --ranks?",
+        "--ranks 2 --port 1234 train.py": "no place for the argument 'train.py'.",
     },
     "bench": {
         "--processes 1": "'1' is not a whole number of 2 or more.",

@@ -30,10 +30,18 @@ def hold(address, monkeypatch):
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", address)
     with concurrent.futures.ThreadPoolExecutor() as threads:
 
-        def start(process, processes, limit_s=_PATIENCE_S):
-            return threads.submit(roll_call.hold, address, processes, process, limit_s)
+        def start(process, processes, limit_s=_PATIENCE_S, **arguments):
+            given = (address, processes, process, limit_s)
+            return threads.submit(roll_call.hold, *given, **arguments)
 
         yield start
+
+
+@pytest.fixture
+def coordinate(address):
+    """Starts the coordinator of a job; returns the future of its roll call."""
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        yield lambda processes: threads.submit(roll_call.host, address, processes)
 
 
 def _connect(address):
@@ -116,6 +124,48 @@ def test_a_process_that_has_gone_is_told_from_one_that_never_came(hold, address)
     text = _error(first)
     assert "process 2 of 3 did not come" in text
     assert "Process 1 came, and ended before all others had come." in text
+
+
+def test_process_0_comes_to_a_coordinator_like_any_other(hold, coordinate):
+    coordinator = coordinate(3)
+    early = hold(1, 3, has_coordinator=True)
+    text = _error(hold(2, 3, limit_s=1, has_coordinator=True))
+    assert "process 0 of 3 did not come" in text
+    assert "with this JAX_OPTIREDUCE_COORDINATOR, JAX_NUM_PROCESSES=3" in text
+    processes = [hold(process, 3, has_coordinator=True) for process in (0, 2)]
+    for process in (coordinator, early, *processes):
+        process.result(_PATIENCE_S)
+
+
+def test_a_coordinator_that_does_not_answer_is_named_with_its_command(hold, address):
+    text = _error(hold(0, 2, limit_s=0.3, has_coordinator=True))
+    assert f"the coordinator did not answer at {address} within 0.3 s." in text
+    _, _, port = address.rpartition(":")
+    assert f"jax_optireduce coordinator --ranks 2 --port {port} there" in text
+
+
+def test_a_coordinator_refuses_a_process_of_a_job_of_another_size(
+    hold, coordinate, address
+):
+    coordinator = coordinate(2)
+    start, text = _error(hold(0, 3, has_coordinator=True)).split(" (pid ", 1)
+    assert start == (f"the coordinator at {address} refuses this process: process 0")
+    assert "expects 3 processes and the coordinator (pid " in text
+    assert text.endswith("same JAX_NUM_PROCESSES everywhere, and as --ranks.")
+    processes = [hold(process, 2, has_coordinator=True) for process in (1, 0)]
+    for process in (coordinator, *processes):
+        process.result(_PATIENCE_S)
+
+
+def test_a_second_coordinator_does_not_listen_beside_the_first(
+    hold, coordinate, address
+):
+    first = coordinate(2)
+    _connect(address).close()  # It listens.
+    assert f"cannot listen at {address}: another program" in _error(coordinate(2))
+    processes = [hold(process, 2, has_coordinator=True) for process in (0, 1)]
+    for process in (first, *processes):
+        process.result(_PATIENCE_S)
 
 
 def test_idle_connections_do_not_exhaust_the_open_files(hold, address):
