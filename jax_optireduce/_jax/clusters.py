@@ -11,16 +11,29 @@ except ImportError:  # No cluster is detected.
 
 def in_cluster() -> bool:
     """Whether JAX detects a cluster of several processes (SLURM, Kubernetes, ...)."""
+    return _detected() is not None
+
+
+def place() -> tuple[int, int] | None:
+    """Returns the number of processes of such a cluster, and the index of this one."""
+    cluster = _detected()
+    if cluster is None:
+        return None
+    return cluster.get_process_count(), cluster.get_process_id()
+
+
+def _detected() -> Any:
+    """Returns JAX's class of the cluster, or None."""
     types = getattr(getattr(_clusters, "ClusterEnv", None), "_cluster_types", ())
     for cluster in types:
         if cluster.opt_in_only_method or not cluster.is_env_present():
             continue
         try:
             if (cluster.get_process_count() or 1) > 1:
-                return True
+                return cluster
         except (AttributeError, NotImplementedError, OSError, ValueError, KeyError):
             continue
-    return False
+    return None
 
 
 def _let_jax_read_its_variables() -> None:

@@ -153,6 +153,29 @@ def forget(key: str) -> None:
             client.key_value_delete(key)
 
 
+# Where process 0 enters the devices of all processes: a prefix of the backend, and the
+# name of the platform. Source: `ExchangeTopologies` of XLA. The first was tried, the
+# others are for GPUs.
+_TOPOLOGIES = (
+    "cpu:global_topology/cpu",
+    "gpu:global_topology/gpu",
+    "gpu:global_topology/cuda",
+    "gpu:global_topology/rocm",
+    "cuda:global_topology/cuda",
+    "rocm:global_topology/rocm",
+)
+
+
+def forget_topology() -> None:
+    """Lets a process 0 that was started again enter the devices of all processes.
+
+    It enters the same ones, since those of the others are still there, but JAX
+    overwrites no entry. Called before the first use of JAX's devices.
+    """
+    for key in _TOPOLOGIES:
+        forget(key)
+
+
 def exchange(
     label: str,
     payload: bytes,

@@ -83,10 +83,14 @@ def is_recoverable() -> bool:
     return bool(getattr(jax.config, RECOVERABILITY))
 
 
-def coordinator_address() -> str | None:
-    """Returns "host:port" of JAX's coordination service, or None if unknown."""
+def coordinator_address(given: str = "") -> str | None:
+    """Returns "host:port" of JAX's coordination service, or None if unknown.
+
+    Args:
+      given: the result if JAX has no record of it; "": that of the environment.
+    """
     address = getattr(state(), "coordinator_address", None)
-    return address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    return address or given or os.environ.get("JAX_COORDINATOR_ADDRESS")
 
 
 class _PreemptionQueries:

@@ -301,9 +301,9 @@ def init(**options: Any) -> Communicator:
     Initialises `jax.distributed` unless the program has done so: from
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or in a cluster that
     JAX detects (SLURM, Kubernetes, Cloud TPU, Open MPI). `init` then sets
-    `jax_enable_recoverability`, so that the death of a process other than process 0
-    does not end the others. Without these variables and a cluster the program has one
-    process.
+    `jax_enable_recoverability`, so that the death of a process does not end the others;
+    that of process 0 does, without the option `coordinator`. Without these variables
+    and a cluster the program has one process.
 
     Args:
       **options: fields of `Options`. An option that is not given comes from the
@@ -350,6 +350,7 @@ def init(**options: Any) -> Communicator:
             _cancel_interrupted,
             resolved.shutdown_timeout_s,
             resolved.peer_timeout_s,
+            hosts_service=not rendezvous.has_coordinator(resolved),
         )
         joined = rendezvous.join(label, NAME, rank, resolved, internal)
     if joined.native is not None:
@@ -385,6 +386,7 @@ def _come_back(communicator: Communicator) -> Communicator:
         _cancel_interrupted,
         options.shutdown_timeout_s,
         options.peer_timeout_s,
+        hosts_service=not rendezvous.has_coordinator(options),
     )
     for plugin in accelerators.register():
         _log.info("%r", plugin)

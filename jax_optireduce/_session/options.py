@@ -77,6 +77,9 @@ class Options:
         see `psum`; "" means "bounded" for gradients and "exact" for `psum` and `pmean`.
         If the gradients are "bounded" and the loss is "exact", a step waits for the
         slowest rank in the call of the loss. Default "".
+      coordinator: "host:port" of `python -m jax_optireduce coordinator`, with which any
+        process may die; "": process 0 hosts JAX's coordination service, and its death
+        ends all others. Default "".
       bind_address: IPv4 or IPv6 address of this host that all ranks can reach; "" takes
         the address on the route to the coordinator. May differ between ranks. Default
         "".
@@ -133,6 +136,7 @@ class Options:
 
     backend: Backend = "optireduce"
     mode: Literal["", Mode] = ""
+    coordinator: str = ""
     bind_address: str = _option("", of_process=True)
     interface: str = _option("", of_process=True)
     port_range: str = _option("", of_process=True)
@@ -197,6 +201,11 @@ class Options:
                 "both choose the address of this host. Give one of them."
             )
         self.ports()
+        if self.coordinator and not re.fullmatch(r"\S+:\d+", self.coordinator):
+            raise UsageError(
+                "coordinator must be an address and a port, like '10.0.0.1:1234', got "
+                f"{self.coordinator!r}."
+            )
 
     def ports(self) -> tuple[int, int]:
         """Returns the first and the last port of `port_range`; 0, 0 without one."""

@@ -6,7 +6,7 @@ waits forever for a peer would prevent the exit of the interpreter, so the commu
 is closed after a limited time, before JAX waits for its programs. With
 `jax_enable_recoverability`, JAX's barrier at exit lets process 0 end first, and with it
 the coordination service, which aborts all other processes, so process 0 waits here for
-the others, except for dead ones.
+the others, except for dead ones, unless a coordinator has the service.
 """
 
 import atexit
@@ -74,13 +74,14 @@ class _ExitState:
 
     Attributes:
       installed: whether `install` was called.
-      shutdown_timeout_s, peer_timeout_s: longest waits of process 0, see `install`.
+      shutdown_timeout_s, peer_timeout_s, hosts_service: see `install`.
       tasks: work for a thread that is started by `install`: Python starts none at exit.
     """
 
     installed: bool = False
     shutdown_timeout_s: float = 0.0
     peer_timeout_s: float = 0.0
+    hosts_service: bool = True
     tasks: queue.SimpleQueue[Callable[[], None]] = dataclasses.field(
         default_factory=queue.SimpleQueue
     )
@@ -94,6 +95,8 @@ def install(
     cancel: Callable[[], None],
     shutdown_timeout_s: float,
     peer_timeout_s: float,
+    *,
+    hosts_service: bool,
 ) -> None:
     """Arranges the end of this process; only the first call has an effect.
 
@@ -102,9 +105,11 @@ def install(
       cancel: fails the calls under way.
       shutdown_timeout_s: longest wait of process 0 for the others, in seconds.
       peer_timeout_s: the same for ranks that the end of the session has not reached.
+      hosts_service: whether process 0 hosts the coordination service, and so ends last.
     """
     _state.shutdown_timeout_s = shutdown_timeout_s
     _state.peer_timeout_s = peer_timeout_s
+    _state.hosts_service = hosts_service
     if _state.installed:
         return
     _, world_size = processes.process()
@@ -217,7 +222,7 @@ def _at_exit(end: End) -> None:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(_REPLACED_CODE)
-    if world_size > 1 and processes.is_recoverable():
+    if world_size > 1 and processes.is_recoverable() and _state.hosts_service:
         _announce_exit(rank, world_size, peers)
     if signals.terminated():
         _native.end_within(_TERMINATION_S)

@@ -79,37 +79,91 @@ def initialize_distributed(options: Options, internal: Internal) -> None:
                 "jax_optireduce.init() initialize it, or set that option before."
             )
         return
-    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    given = {name: os.environ[name] for name in names if os.environ.get(name)}
-    arguments: dict[str, Any] = {}
-    if len(given) == len(names):
-        try:
-            arguments["num_processes"] = int(given["JAX_NUM_PROCESSES"])
-            arguments["process_id"] = int(given["JAX_PROCESS_ID"])
-        except ValueError:
-            raise UsageError(
-                "JAX_NUM_PROCESSES and JAX_PROCESS_ID must be whole numbers, got "
-                f"{given['JAX_NUM_PROCESSES']!r} and {given['JAX_PROCESS_ID']!r}."
-            ) from None
-        arguments["coordinator_address"] = given["JAX_COORDINATOR_ADDRESS"]
-        if arguments["num_processes"] == 1:
-            return
-    elif not clusters.in_cluster():
-        if given:
-            missing = [name for name in names if name not in given]
-            raise UsageError(
-                f"the environment sets {', '.join(given)} but not "
-                f"{', '.join(missing)}; set all three, or call "
-                "jax.distributed.initialize(...) before init()."
-            )
-        _refuse_unread_launchers(os.environ)
+    arguments = _coordinated(options) if options.coordinator else _from_environment()
+    if arguments is None:
         return
     # Without this option, JAX ends every process within the heartbeat timeout of the
-    # first death. With it, JAX ends the running processes at the end of process 0,
-    # which `process_end` prevents if JAX has the client.
+    # first death. With it, JAX ends the running processes at the end of process 0, if
+    # that one hosts the service, which `process_end` prevents if JAX has the client.
     if coordination.has_service():
         jax.config.update(processes.RECOVERABILITY, True)
     _initialize(arguments, options, internal)
+    rank, _ = processes.process()
+    if has_coordinator(options) and rank == 0 and lives.begin(rank) > 1:
+        coordination.forget_topology()
+
+
+def has_coordinator(options: Options) -> bool:
+    """Whether the service is that of the option; otherwise process 0 hosts it.
+
+    A program that initialises `jax.distributed` itself decides without the option.
+    """
+    address = processes.coordinator_address(options.coordinator)
+    return bool(options.coordinator) and address == options.coordinator
+
+
+def _from_environment() -> dict[str, Any] | None:
+    """Returns arguments of `jax.distributed.initialize`; None: there is one process.
+
+    The result is empty in a cluster that JAX detects.
+    """
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = {name: os.environ[name] for name in names if os.environ.get(name)}
+    if len(given) == len(names):
+        num_processes, process_id = _place(given)
+        if num_processes == 1:
+            return None
+        return {
+            "coordinator_address": given["JAX_COORDINATOR_ADDRESS"],
+            "num_processes": num_processes,
+            "process_id": process_id,
+        }
+    if clusters.in_cluster():
+        return {}
+    if given:
+        missing = [name for name in names if name not in given]
+        raise UsageError(
+            f"the environment sets {', '.join(given)} but not "
+            f"{', '.join(missing)}; set all three, or call "
+            "jax.distributed.initialize(...) before init()."
+        )
+    _refuse_unread_launchers(os.environ)
+    return None
+
+
+def _coordinated(options: Options) -> dict[str, Any] | None:
+    """Returns the same for a job with a coordinator."""
+    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = all(map(os.environ.get, names))
+    place = _place(os.environ) if given else clusters.place()
+    if place is None:
+        raise UsageError(
+            f"coordinator={options.coordinator!r} is given, but not which process of "
+            f"the job this one is: set {' and '.join(names)}, unless JAX detects a "
+            "cluster."
+        )
+    num_processes, process_id = place
+    if num_processes == 1:
+        return None
+    return {
+        "coordinator_address": options.coordinator,
+        "num_processes": num_processes,
+        "process_id": process_id,
+        # JAX starts a service in process 0 in any case: an idle one, elsewhere.
+        "coordinator_bind_address": "127.0.0.1:0",
+    }
+
+
+def _place(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Returns the number of processes and the index of this one."""
+    number, index = environment["JAX_NUM_PROCESSES"], environment["JAX_PROCESS_ID"]
+    try:
+        return int(number), int(index)
+    except ValueError:
+        raise UsageError(
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID must be whole numbers, got "
+            f"{number!r} and {index!r}."
+        ) from None
 
 
 def _initialize(
@@ -123,6 +177,7 @@ def _initialize(
                 arguments["num_processes"],
                 arguments["process_id"],
                 options.rendezvous_timeout_s,
+                has_coordinator=bool(options.coordinator),
             )
     try:
         jax.distributed.initialize(
@@ -135,7 +190,8 @@ def _initialize(
         raise RendezvousError(
             f"jax.distributed.initialize failed: {error}. Call jax_optireduce.init() "
             "before the first jax computation (jax.devices() is one), and check that "
-            "JAX_COORDINATOR_ADDRESS is an address of process 0 that all can reach."
+            "JAX_COORDINATOR_ADDRESS is an address of process 0 that all can reach, or "
+            "that the coordinator of the job runs."
         ) from error
 
 
@@ -489,18 +545,19 @@ def _own_address(options: Options) -> str:
     """Returns the address of this host that the other ranks are told."""
     if options.bind_address:
         return options.bind_address
+    host = _coordinator_host(options)
     if not options.interface:
-        return _address_towards(_coordinator_host())
+        return _address_towards(host)
     try:
-        on_route = _address_towards(_coordinator_host())
+        on_route = _address_towards(host)
     except RendezvousError:
         on_route = None  # Another interface than that of the coordinator.
     found = _native.interface_addresses()
     return interfaces.choose(options.interface, found, on_route)
 
 
-def _coordinator_host() -> str | None:
-    address = processes.coordinator_address()
+def _coordinator_host(options: Options) -> str | None:
+    address = processes.coordinator_address(options.coordinator)
     return address.rsplit(":", 1)[0].strip("[]") if address else None
 
 

@@ -1,12 +1,15 @@
 """`python -m jax_optireduce coordinator`: any process of a job may die.
 
     python -m jax_optireduce coordinator --ranks 4 --port 1234
+    export JAX_OPTIREDUCE_COORDINATOR=10.0.0.1:1234       for each process
 
 By default process 0 hosts JAX's coordination service, whose end ends all other
 processes. This program hosts it instead. It waits without a limit until all
 processes have come, and then serves them until SIGTERM or Ctrl-C: end it after
 the processes, since its end ends those that run. It needs no device and hardly
 any processor time. A new job needs a new coordinator.
+
+Each process gets the address as the option `coordinator`.
 
 Exit codes: 0, after SIGTERM; 1, it cannot listen; 2, usage error; 130 after
 Ctrl-C.

@@ -19,8 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import jax_optireduce
+
 _PROGRAMS = Path(__file__).parent / "programs"
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
+_COMMAND_LINE = Path(jax_optireduce.__file__).with_name("__main__.py")
 
 # Only a hang takes longer. Chosen: a start takes 3 s on an idle machine with 2 cores;
 # beside 15 busy programs some tests have taken 60 s.
@@ -203,6 +206,27 @@ def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
     return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
 
 
+def _environment(
+    folder: Path, address: str, world_size: int, devices: int
+) -> dict[str, str]:
+    """Returns the variables that all ranks have."""
+    return {
+        **os.environ,
+        **_ENVIRONMENT,
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_COORDINATOR_BIND_ADDRESS": address,
+        "JAX_NUM_PROCESSES": str(world_size),
+        # Status sockets of killed ranks stay behind.
+        "XDG_RUNTIME_DIR": str(folder),
+        "RANKS_FOLDER": str(folder),
+        "XLA_FLAGS": (
+            f"--xla_force_host_platform_device_count={devices}"
+            # Most of the time of a program here is that of the compiler.
+            " --xla_backend_optimization_level=0"
+        ),
+    }
+
+
 def _start_in(
     namespace: str, command: list[str], output: IO[bytes], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
@@ -227,6 +251,7 @@ def start(
     options_of: Mapping[int, Mapping[str, object]] | None = None,
     namespaces: Sequence[str] = (),
     address: str = "127.0.0.1",
+    coordinator: bool = False,
 ) -> Iterator[Ranks]:
     """Starts a program of the folder `programs` in `world_size` processes.
 
@@ -240,23 +265,10 @@ def start(
         options_of: by rank, additional fields for this rank only.
         namespaces: network namespace of each rank; empty: all are in this one.
         address: of rank 0.
+        coordinator: whether JAX's service is in a process of its own, not in rank 0.
     """
     port = _free_port()
-    common = {
-        **os.environ,
-        **_ENVIRONMENT,
-        "JAX_COORDINATOR_ADDRESS": f"{address}:{port}",
-        "JAX_COORDINATOR_BIND_ADDRESS": f"{address}:{port}",
-        "JAX_NUM_PROCESSES": str(world_size),
-        # Status sockets of killed ranks stay behind.
-        "XDG_RUNTIME_DIR": str(folder),
-        "RANKS_FOLDER": str(folder),
-        "XLA_FLAGS": (
-            f"--xla_force_host_platform_device_count={devices}"
-            # Most of the time of a program here is that of the compiler.
-            " --xla_backend_optimization_level=0"
-        ),
-    }
+    common = _environment(folder, f"{address}:{port}", world_size, devices)
     given = {
         # A killed rank sends no goodbye, and process 0 would wait the default time.
         "shutdown_timeout_s": 3,
@@ -266,7 +278,15 @@ def start(
         **(options or {}),
     }
     ranks = Ranks()
+    coordinators: list[Forked] = []
     try:
+        if coordinator:
+            given["coordinator"] = f"{address}:{port}"
+            verb = ["coordinator", "--ranks", str(world_size), "--port", str(port)]
+            with (folder / "coordinator.txt").open("wb") as output:
+                command = [str(_COMMAND_LINE), *verb, "--bind", address]
+                environment = common | _as_environment(given)
+                coordinators.append(Forked(command, output, environment))
         for i in range(world_size):
             path = folder / f"rank{i}.txt"
             environment = {
@@ -283,10 +303,10 @@ def start(
             ranks.append(Rank(process, path, environment, command))
         yield ranks
     finally:
-        for rank in ranks:
+        for process in [*(rank.process for rank in ranks), *coordinators]:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, signal.SIGKILL)
-            rank.process.wait()
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def start_with_loss(

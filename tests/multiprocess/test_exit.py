@@ -73,3 +73,17 @@ def test_an_error_does_not_wait_for_what_was_dispatched(tmp_path):
         assert re.search(r"1 call of 'call.*: given up", started[1].output)
         assert started[0].code == 1, started.describe()
         assert re.search(r"\brank 1\b has (left|stopped)", started[0].output)
+
+
+def test_with_a_coordinator_process_0_waits_for_no_other(tmp_path):
+    options = {"shutdown_timeout_s": 10_000, "peer_timeout_s": 10_000}
+    with ranks.start(
+        *("endings", "abort"),
+        folder=tmp_path,
+        world_size=3,
+        options=options,
+        coordinator=True,
+    ) as started:
+        started.wait()
+        codes = [rank.code for rank in started]
+        assert codes == [0, -signal.SIGABRT, 0], started.describe()

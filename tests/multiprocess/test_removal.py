@@ -15,21 +15,28 @@ _OPTIONS = {"peer_timeout_s": _PEER_TIMEOUT_S, "deadline_s": 1.0}
 _LAST, _OTHERS = 3, (0, 1, 2)
 
 
-def _start(folder, mode, *, step_s, steps, **options):
+def _start(folder, mode, *more, step_s, steps, coordinator=False, **options):
     """Starts 4 ranks that make some more steps after one of them has gone."""
     return ranks.start(
-        *("survivors", mode, str(step_s), str(steps)),
+        *("survivors", mode, str(step_s), str(steps), *more),
         folder=folder,
         world_size=4,
         options={**_OPTIONS, **options},
+        coordinator=coordinator,
     )
 
 
-def _check_trained_on(started: ranks.Ranks) -> None:
+def _check_trained_on(
+    started: ranks.Ranks,
+    dead: int = _LAST,
+    # The distances of 1, 2 and 3 from their mean.
+    drifts: tuple[float, ...] = (1, 0, 1 / 3, 0),
+) -> None:
     """Checks that the others continued, with means over three, and ended regularly."""
-    started.succeed(*_OTHERS)
+    others = [number for number in range(4) if number != dead]
+    started.succeed(*others)
     bits = set()
-    for number in _OTHERS:
+    for number in others:
         rank = started[number]
         assert rank.lines("alone") == ["3"], started.describe()
         (line,) = rank.lines("conserved")
@@ -38,16 +45,16 @@ def _check_trained_on(started: ranks.Ranks) -> None:
         assert error < 0.01, started.describe()
         assert live == 3, started.describe()
         (line,) = rank.lines("drift")
-        # The distances of 1, 2 and 3 from their mean.
-        expected = pytest.approx([1, 0, 1 / 3, 0], rel=1 / 3)
-        assert [float(drift) for drift in line.split()] == expected, started.describe()
+        expected = pytest.approx(drifts, rel=1 / 3)
+        assert tuple(map(float, line.split())) == expected, started.describe()
         (removal,) = [line for line in rank.lines("log") if "removed" in line]
-        assert removal.startswith(f"rank {_LAST} removed from the session")
+        assert removal.startswith(f"rank {dead} removed from the session")
         assert "3 ranks continue" in removal
         bits.update(rank.lines("bits"))
     assert len(bits) == 1, started.describe()
     records = started[0].path.parent / ranks.RECORDS
-    assert {path.name.split("-")[2] for path in records.iterdir()} >= set("012")
+    recorded = {int(path.name.split("-")[2]) for path in records.iterdir()}
+    assert recorded >= set(others)
 
 
 def test_the_others_train_on_without_a_killed_rank_and_exit_well(tmp_path):
@@ -123,3 +130,19 @@ def test_the_death_of_process_0_ends_all_others(tmp_path):
         started.wait()
         # JAX ends them: its coordination service ran in process 0.
         assert {rank.code for rank in started[1:]} == {-signal.SIGABRT}
+
+
+def test_with_a_coordinator_the_others_train_on_without_process_0(tmp_path):
+    # None of them waits for the announcement of another one.
+    options = {"heartbeat_timeout_s": 4, "shutdown_timeout_s": 10_000}
+    with _start(
+        *(tmp_path, "bounded", "first"),
+        step_s=0.04,
+        steps=200,
+        coordinator=True,
+        **options,
+    ) as started:
+        started.wait_for(0, "step 20")
+        started[0].process.kill()
+        # The distances of 2, 3 and 4 from their mean.
+        _check_trained_on(started, dead=0, drifts=(0, 1 / 2, 0, 1 / 4))

@@ -66,6 +66,16 @@ def test_xla_backend_gives_the_same_sums_without_change_of_code(tmp_path):
         assert started[1].lines("sum") == ["3.0 1 2"], started.describe()
 
 
+@pytest.mark.parametrize("how", ["plainly", "without key-value client", "twice"])
+def test_processes_join_at_a_coordinator(tmp_path, how):
+    with ranks.start(
+        "rendezvous", how, folder=tmp_path, world_size=2, coordinator=True
+    ) as started:
+        started.succeed()
+        sums = [rank.lines("sum") for rank in started]
+        assert sums == [["3.0 0 2"], ["3.0 1 2"]], started.describe()
+
+
 def test_different_options_are_named_on_every_rank(tmp_path):
     with ranks.start(
         "rendezvous", "different options", folder=tmp_path, world_size=2
@@ -168,6 +178,14 @@ def test_ports_are_in_their_range_and_its_end_is_explained(tmp_path):
             "would be a job of one. Set JAX_COORDINATOR_ADDRESS=10.0.0.1:<a free port>",
         ),
         ({"PMI_SIZE": "4", "PMI_RANK": "0"}, "JAX_NUM_PROCESSES=$PMI_SIZE"),
+        (
+            {"JAX_OPTIREDUCE_COORDINATOR": "10.0.0.1:1234", "JAX_PROCESS_ID": "0"},
+            "set JAX_NUM_PROCESSES and JAX_PROCESS_ID, unless JAX detects a cluster",
+        ),
+        (
+            {"JAX_OPTIREDUCE_COORDINATOR": "10.0.0.1"},
+            "coordinator must be an address and a port, like '10.0.0.1:1234', got",
+        ),
     ],
 )
 def test_an_incomplete_environment_says_what_is_missing(variables, text):

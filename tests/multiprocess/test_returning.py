@@ -12,12 +12,13 @@ _OPTIONS = {"peer_timeout_s": 2.0, "deadline_s": 0.5}
 _AHEAD = 40
 
 
-def _start(folder, world_size, *arguments, **options):
+def _start(folder, world_size, *arguments, coordinator=False, **options):
     return ranks.start(
         *("returning", "0.03", *arguments),
         folder=folder,
         world_size=world_size,
         options={**_OPTIONS, **options},
+        coordinator=coordinator,
     )
 
 
@@ -140,4 +141,14 @@ def test_a_terminated_rank_is_not_waited_for_and_comes_back(tmp_path):
         started.wait_for(0, f"step {step + 10} 3")
         started.start_again(2)
         _await_return(started, 2, 2)
+        _finish(started)
+
+
+def test_with_a_coordinator_process_0_comes_back_too_and_more_than_once(tmp_path):
+    with _start(tmp_path, 4, coordinator=True) as started:
+        for life in (2, 3):
+            started.wait_for(0, "step 20")
+            started[0].process.kill()
+            started.start_again(0)
+            _await_return(started, 0, life)
         _finish(started)

@@ -1,8 +1,9 @@
 """Training that continues without a rank that is killed or stopped.
 
-Arguments: the mode of the loss, the seconds of a step, and the number of steps after
-the death. Gradients are multiples of twelve, so that data that is lost, added twice or
-divided by a wrong number of ranks causes an error of at least one. Prints
+Arguments: the mode of the loss, the seconds of a step, the number of steps after the
+death, and optionally "first" if the first ranks die, not the last ones. Gradients are
+multiples of twelve, so that data that is lost, added twice or divided by a wrong number
+of ranks causes an error of at least one. Prints
 
   "log <line>"    for each line of the log
   "step <number>" after each step, and "alone <live processes>" after the first one
@@ -31,6 +32,7 @@ import numpy as np
 import jax_optireduce as jo
 
 LOSS_MODE, STEP_S, STEPS = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+FIRST_DIE = sys.argv[4:] == ["first"]
 ENTRIES = 50_000
 
 
@@ -95,8 +97,8 @@ with jo.init() as communicator, shown_errors():
     for _ in range(STEPS):
         time.sleep(STEP_S)
         rows = gradients()
-        # The last ranks are the ones that die.
-        expected -= rows[:live].astype(np.float64).mean(0)
+        living = rows[-live:] if FIRST_DIE else rows[:live]
+        expected -= living.astype(np.float64).mean(0)
         params, report, _ = train(params, meshes.spread(mesh, rows))
         late = max(late, own(report.missing_contributions + report.missing_results))
     drained, synced = synchronize(params)
