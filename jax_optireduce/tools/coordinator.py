@@ -9,7 +9,8 @@ processes have come, and then serves them until SIGTERM or Ctrl-C: end it after
 the processes, since its end ends those that run. It needs no device and hardly
 any processor time. A new job needs a new coordinator.
 
-Each process gets the address as the option `coordinator`.
+Each process gets the address as the option `coordinator`. `launch` starts a
+coordinator itself.
 
 Exit codes: 0, after SIGTERM; 1, it cannot listen; 2, usage error; 130 after
 Ctrl-C.

@@ -1,25 +1,26 @@
 """`python -m jax_optireduce launch`: a program as several processes on this host.
 
     python -m jax_optireduce launch -n 4 train.py --steps 100
-    python -m jax_optireduce launch -n 2 --keep-going -m my_package.train
+    python -m jax_optireduce launch -n 4 --restart 10 -m my_package.train
 
-Each process gets `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and
+Each process gets `JAX_OPTIREDUCE_COORDINATOR`, `JAX_NUM_PROCESSES` and
 `JAX_PROCESS_ID`, which `jax_optireduce.init()` reads, and cores of its own if
-there are enough. Its rank precedes each line of its output, "[2] loss 0.31". On
-several hosts use their launcher, such as SLURM or Kubernetes: the same program
-runs unchanged.
+there are enough. Its rank precedes each line of its output, "[2] loss 0.31",
+and "[coordinator]" those of the process that serves them. On several hosts use
+their launcher, such as SLURM or Kubernetes: the same program runs unchanged.
 
 No process outlives the launcher. After a failure the other processes have time
 to report their errors: 5 s more than `JAX_OPTIREDUCE_PEER_TIMEOUT_S`, after
 which their calls name a dead process. Then they get SIGTERM, and 5 s later
 SIGKILL. `--grace-s` replaces both times. With `--keep-going` they continue to
-their own end, as calls of mode "bounded" can. The launcher forwards Ctrl-C and
-SIGTERM immediately. If the launcher is killed, the kernel kills its child
+their own end, as calls of mode "bounded" can, and with `--restart` a failed
+process is started again beside them. The launcher forwards Ctrl-C and SIGTERM
+immediately. If the launcher is killed, the kernel kills its child
 processes (but not their children).
 
-Exit codes: 0, every process ended with 0; otherwise the code of the first
-failed process (128 + the signal's number if a signal ended it); 130 after
-Ctrl-C, 143 after SIGTERM; 2, usage error.
+Exit codes: 0, every process ended with 0, at last; otherwise the code of the
+first failed one that was not started again (128 + the signal's number if a
+signal ended it); 130 after Ctrl-C, 143 after SIGTERM; 2, usage error.
 """
 
 import argparse
@@ -36,7 +37,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -91,6 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when a process fails, do not end the others",
     )
     parser.add_argument(
+        "--restart",
+        **arguments.whole(0, "K"),
+        default=0,
+        help="start a failed process again, up to K times in all, and do not end "
+        "the others (default 0)",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         action="store_true",
@@ -124,7 +132,27 @@ def run(args: argparse.Namespace) -> int:
         pinned=args.cores == "auto",
         grace_s=args.grace_s,
         keep_going=args.keep_going,
+        restarts=args.restart,
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Child:
+    """A process of a launch, which may be started more than once.
+
+    Attributes:
+      name: precedes the lines of its output.
+      command: the program and its arguments.
+      environment: all of its variables.
+      cores: on which it runs; (): on all.
+      direct: whether it writes to the streams of the launcher, without a prefix.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cores: tuple[int, ...] = ()
+    direct: bool = False
 
 
 def start(
@@ -135,6 +163,7 @@ def start(
     pinned: bool = True,
     grace_s: float | None = None,
     keep_going: bool = False,
+    restarts: int = 0,
     direct: Container[int] = (),
 ) -> int:
     """Starts a program as several processes and waits for the end of all.
@@ -147,6 +176,8 @@ def start(
       grace_s: seconds from a failure to SIGTERM, and then to SIGKILL; None: long
         enough for the others to find a dead process, then 5.
       keep_going: whether the others continue after a failure.
+      restarts: largest number of new starts of failed processes, all together; with
+        some the others continue after a failure, too.
       direct: ranks that write to the streams of this process, without a prefix.
 
     Raises:
@@ -157,25 +188,34 @@ def start(
         graces_s = (options.peer_timeout_s + _GRACE_S, _GRACE_S)
     else:
         graces_s = (grace_s, grace_s)
-    with _reserved_port() as reservation:
-        address = f"127.0.0.1:{reservation.getsockname()[1]}"
+    with _reserved_port() as port, _reserved_port() as other_port:
         cores = (
             core_sets(processes, os.sched_getaffinity(0))
             if pinned
             else [()] * processes
         )
-        environments = [
-            environment(
-                os.environ,
-                rank=rank,
-                processes=processes,
-                coordinator=address,
-                devices_per_process=devices_per_process,
+        # One process alone has nothing to agree on.
+        coordinator = _coordinator(processes, port) if processes > 1 else None
+        ranks = [
+            _Child(
+                name=str(rank),
+                command=program,
+                environment=environment(
+                    os.environ,
+                    rank=rank,
+                    processes=processes,
+                    coordinator=f"127.0.0.1:{port}" if coordinator else "",
+                    own_service=f"127.0.0.1:{other_port}",
+                    devices_per_process=devices_per_process,
+                ),
+                cores=cores[rank],
+                direct=rank in direct,
             )
             for rank in range(processes)
         ]
-        started = _Launch(graces_s, keep_going=keep_going, direct=direct)
-        return started.run(program, environments, cores)
+        keep_going = keep_going or restarts > 0
+        started = _Launch(graces_s, keep_going=keep_going, restarts=restarts)
+        return started.run(ranks, coordinator)
 
 
 def core_sets(processes: int, available: set[int]) -> list[tuple[int, ...]]:
@@ -202,6 +242,7 @@ def environment(
     rank: int,
     processes: int,
     coordinator: str,
+    own_service: str,
     devices_per_process: int,
 ) -> dict[str, str]:
     """Returns the environment of one process.
@@ -210,7 +251,9 @@ def environment(
       inherited: environment of the launcher.
       rank: index of the process.
       processes: number of processes.
-      coordinator: "address:port" of JAX's coordination service, which process 0 starts.
+      coordinator: "address:port" of the coordinator; "" without one.
+      own_service: the same of the service that process 0 starts if the program
+        initialises `jax.distributed` itself.
       devices_per_process: CPU devices that JAX shows in each process.
     """
     # The older option for several CPU devices, which JAX refuses beside the newer.
@@ -226,32 +269,44 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         **inherited,
         "XLA_FLAGS": flags.strip(),
-        "JAX_COORDINATOR_ADDRESS": coordinator,
+        "JAX_OPTIREDUCE_COORDINATOR": coordinator,
+        "JAX_COORDINATOR_ADDRESS": own_service,
         # By default JAX listens on every interface; this session is local.
-        "JAX_COORDINATOR_BIND_ADDRESS": coordinator,
+        "JAX_COORDINATOR_BIND_ADDRESS": own_service,
         "JAX_NUM_CPU_DEVICES": str(devices_per_process),
         "JAX_NUM_PROCESSES": str(processes),
         "JAX_PROCESS_ID": str(rank),
     }
 
 
-def _reserved_port() -> socket.socket:
-    """Returns a socket that reserves a loopback port for the coordination service.
+def _coordinator(processes: int, port: int) -> _Child:
+    """Returns the process that serves the others, so that any of them may die."""
+    verb = ["-m", "jax_optireduce", "coordinator", "--ranks", str(processes)]
+    return _Child(
+        name="coordinator",
+        command=[sys.executable, *verb, "--port", str(port), "--bind", "127.0.0.1"],
+        environment={"JAX_PLATFORMS": "cpu", **os.environ},
+    )
+
+
+@contextlib.contextmanager
+def _reserved_port() -> Iterator[int]:
+    """Reserves a loopback port for a coordination service.
 
     gRPC listens with SO_REUSEPORT, so it can use a port that is bound here without
     `listen`. No process of another user can, and no second launcher chooses it.
     """
-    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind(("127.0.0.1", 0))
-    return reservation
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
 
 
 @dataclasses.dataclass
 class _Output:
     """One stream of one process, cut into lines."""
 
-    rank: int
+    name: str
     source: IO[bytes]
     sink: IO[bytes]
     rest: bytes = b""
@@ -277,7 +332,7 @@ class _Output:
         self.source.close()
 
     def _show(self, lines: Sequence[bytes]) -> None:
-        prefix = b"[%d] " % self.rank
+        prefix = f"[{self.name}] ".encode()
         self.sink.write(b"".join(prefix + line + b"\n" for line in lines))
         self.sink.flush()
 
@@ -290,42 +345,42 @@ class _Launch:
         graces_s: tuple[float, float],
         *,
         keep_going: bool,
-        direct: Container[int],
+        restarts: int,
     ) -> None:
         # The times from a failure to SIGTERM, and from SIGTERM to SIGKILL.
         self._report_s, self._grace_s = graces_s
         self._keep_going = keep_going
-        self._direct = direct
+        self._restarts = restarts
+        self._restarted = 0
         self._selector = selectors.DefaultSelector()
         # The interpreter writes the number of each signal to one end.
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._woken.setblocking(False)
-        self._alive: dict[int, subprocess.Popen[bytes]] = {}
-        self._outputs: dict[int, list[_Output]] = {}
+        self._alive: dict[_Child, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[_Child, list[_Output]] = {}
+        self._coordinator: _Child | None = None
         self._exit_code = 0
         # The next signal to the live processes, and its time (monotonic seconds).
         self._next_signal = signal.SIGTERM
         self._signal_at_s = math.inf
 
-    def run(
-        self,
-        program: Sequence[str],
-        environments: Sequence[Mapping[str, str]],
-        cores: Sequence[tuple[int, ...]],
-    ) -> int:
+    def run(self, ranks: Sequence[_Child], coordinator: _Child | None) -> int:
         self._selector.register(self._woken, selectors.EVENT_READ, self._on_signal)
         handlers = {s: signal.signal(s, lambda *_: None) for s in _FORWARDED}
         previous_fd = signal.set_wakeup_fd(self._wake.fileno())
         try:
-            for rank, variables in enumerate(environments):
-                self._start(rank, program, variables, cores[rank])
+            self._coordinator = coordinator
+            if coordinator is not None:
+                self._start(coordinator)
+            for rank in ranks:
+                self._start(rank)
             while self._alive:
                 self._handle_events()
         finally:
-            for rank in list(self._alive):
-                self._send(rank, signal.SIGKILL)
-                self._alive[rank].wait()
+            for child in list(self._alive):
+                self._send(child, signal.SIGKILL)
+                self._alive[child].wait()
             signal.set_wakeup_fd(previous_fd)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -334,32 +389,27 @@ class _Launch:
             self._woken.close()
         return self._exit_code
 
-    def _start(
-        self,
-        rank: int,
-        program: Sequence[str],
-        variables: Mapping[str, str],
-        cores: tuple[int, ...],
-    ) -> None:
-        child = [
+    def _start(self, child: _Child) -> None:
+        starter = [
             sys.executable,
             "-I",
             "-S",
             str(Path(__file__).with_name("_exec_child.py")),
         ]
+        cores = ",".join(map(str, child.cores))
         process = subprocess.Popen(
-            [*child, str(os.getpid()), ",".join(map(str, cores)), *program],
-            env=variables,
+            [*starter, str(os.getpid()), cores, *child.command],
+            env=child.environment,
             stdin=subprocess.DEVNULL,
-            stdout=None if rank in self._direct else subprocess.PIPE,
-            stderr=None if rank in self._direct else subprocess.PIPE,
+            stdout=None if child.direct else subprocess.PIPE,
+            stderr=None if child.direct else subprocess.PIPE,
             bufsize=0,
             # A separate group: the terminal's Ctrl-C arrives once, by this process, and
             # children of the program can be ended with it.
             process_group=0,
         )
-        self._alive[rank] = process
-        self._outputs[rank] = []
+        self._alive[child] = process
+        self._outputs[child] = []
         pipes = (
             (process.stdout, sys.stdout.buffer),
             (process.stderr, sys.stderr.buffer),
@@ -368,8 +418,8 @@ class _Launch:
             if source is None:
                 continue
             os.set_blocking(source.fileno(), False)
-            output = _Output(rank, source, sink)
-            self._outputs[rank].append(output)
+            output = _Output(child.name, source, sink)
+            self._outputs[child].append(output)
             self._selector.register(
                 source,
                 selectors.EVENT_READ,
@@ -377,7 +427,7 @@ class _Launch:
             )
         ended = os.pidfd_open(process.pid)
         self._selector.register(
-            ended, selectors.EVENT_READ, lambda: self._on_exit(rank, ended)
+            ended, selectors.EVENT_READ, lambda: self._on_exit(child, ended)
         )
 
     def _handle_events(self) -> None:
@@ -389,44 +439,72 @@ class _Launch:
             if key.fd in self._selector.get_map():
                 key.data()
         if time.monotonic() >= self._signal_at_s:
-            for rank in self._alive:
-                self._send(rank, self._next_signal)
+            for child in self._targets():
+                self._send(child, self._next_signal)
             self._schedule(signal.SIGKILL, self._grace_s)
+
+    def _targets(self) -> list[_Child]:
+        """Returns the processes that signals are for: the coordinator ends last."""
+        ranks = [child for child in self._alive if child is not self._coordinator]
+        return ranks or list(self._alive)
 
     def _on_output(self, output: _Output) -> None:
         if not output.forward():
             self._selector.unregister(output.source)
 
-    def _on_exit(self, rank: int, pidfd: int) -> None:
+    def _on_exit(self, child: _Child, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         # Until `wait`, the number of the group stays reserved.
-        self._send(rank, signal.SIGKILL)
-        code = self._alive.pop(rank).wait()
-        for output in self._outputs.pop(rank):
+        self._send(child, signal.SIGKILL)
+        code = self._alive.pop(child).wait()
+        for output in self._outputs.pop(child):
             if output.source in self._selector.get_map():
                 self._selector.unregister(output.source)
             output.finish()
-        if rank in self._direct and code == EXIT_BY_SIGNAL + signal.SIGPIPE:
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        if child is self._coordinator:
+            self._on_coordinator_end(code, how)
+            return
+        self._on_rank_end(child, code, how)
+        if list(self._alive) == [self._coordinator]:
+            # The time of the next signal was for the ranks.
+            self._schedule(signal.SIGTERM, 0.0)
+
+    def _on_rank_end(self, child: _Child, code: int, how: str) -> None:
+        if child.direct and code == EXIT_BY_SIGNAL + signal.SIGPIPE:
             self._exit_code = self._exit_code or code
             self._end_silently()
             return
         if code == 0 or (self._exit_code != 0 and not self._keep_going):
             return
-        self._exit_code = self._exit_code or (
-            code if code > 0 else EXIT_BY_SIGNAL - code
-        )
-        how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-        if self._keep_going:
-            _say(f"rank {rank} ended with {how}; the others continue")
+        said = f"rank {child.name} ended with {how}; "
+        if self._restarted < self._restarts:
+            self._restarted += 1
+            _say(f"{said}it is started again ({self._restarted} of {self._restarts})")
+            self._start(child)
             return
-        _say(f"rank {rank} ended with {how}; the others have {self._report_s:g} s")
+        self._exit_code = self._exit_code or _exit_code(code)
+        if self._keep_going:
+            _say(f"{said}the others continue")
+            return
+        _say(f"{said}the others have {self._report_s:g} s")
         self._schedule(signal.SIGTERM, self._report_s)
+
+    def _on_coordinator_end(self, code: int, how: str) -> None:
+        """Ends the ranks, which JAX aborts if they do not end."""
+        if not self._alive:
+            return
+        _say(f"the coordinator ended with {how}; the ranks cannot continue")
+        self._exit_code = self._exit_code or _exit_code(code) or 1
+        self._keep_going, self._restarts = False, 0
+        self._schedule(signal.SIGTERM, 0.0)
 
     def _end_silently(self) -> None:
         """Ends all processes, whose reader, such as `head`, has ended: no failure."""
-        for rank, outputs in self._outputs.items():
-            self._send(rank, signal.SIGKILL)
+        for child in self._targets():
+            self._send(child, signal.SIGKILL)
+        for outputs in self._outputs.values():
             for output in outputs:
                 output.sink = io.BytesIO()  # Errors about the end of the others.
 
@@ -435,20 +513,27 @@ class _Launch:
             if number not in _FORWARDED:
                 continue
             name = signal.Signals(number).name
-            _say(f"{name}: ending {len(self._alive)} processes")
+            targets = self._targets()
+            _say(f"{name}: ending {len(targets)} processes")
             self._exit_code = self._exit_code or EXIT_BY_SIGNAL + number
-            for rank in self._alive:
-                self._send(rank, signal.Signals(number))
+            self._restarts = 0
+            for child in targets:
+                self._send(child, signal.Signals(number))
             self._schedule(signal.SIGKILL, self._grace_s)
 
     def _schedule(self, number: signal.Signals, after_s: float) -> None:
         self._next_signal = number
         self._signal_at_s = time.monotonic() + after_s
 
-    def _send(self, rank: int, number: signal.Signals) -> None:
+    def _send(self, child: _Child, number: signal.Signals) -> None:
         # The process may have just ended; the loop detects that next.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._alive[rank].pid, number)
+            os.killpg(self._alive[child].pid, number)
+
+
+def _exit_code(code: int) -> int:
+    """Returns the exit code of a process as that of the launcher."""
+    return code if code >= 0 else EXIT_BY_SIGNAL - code
 
 
 def _say(text: str) -> None:

@@ -29,6 +29,7 @@ _WRONG = {
         "-n 0 x.py": "'0' is not a whole number of 1 or more.",
         "-n two x.py": "'two' is not a whole number",
         "--process 2 x.py": "no option --process. Did you mean --processes?",
+        "-n 2 --restart often x.py": "'often' is not a whole number of 0 or more.",
         "-n 2 --cores all x.py": "'all' is not one of auto, none.",
         "-n 2 --grace-s never x.py": "'never' is not a time of 0 to 3600 seconds.",
         "-n 2 {missing}": "give the path of a script",

@@ -90,7 +90,9 @@ def test_every_process_learns_its_place_and_lines_show_its_rank(script, tmp_path
         import os, sys
         names = ("NUM_PROCESSES", "PROCESS_ID", "NUM_CPU_DEVICES")
         print(*(os.environ["JAX_" + name] for name in names), sys.argv[1:])
-        assert os.environ["JAX_COORDINATOR_ADDRESS"].startswith("127.0.0.1:")
+        addresses = ("JAX_OPTIREDUCE_COORDINATOR", "JAX_COORDINATOR_ADDRESS")
+        coordinator, own = (os.environ[name] for name in addresses)
+        assert coordinator.startswith("127.0.0.1:") and coordinator != own
         print("no end of line", end="")
         """
     )
@@ -218,6 +220,83 @@ def test_the_others_keep_going_where_they_are_told_to(script, tmp_path):
     assert (code, lines) == (128 + signal.SIGKILL, ["[0] done", "[2] done"])
     assert "rank 1 ended with SIGKILL; the others continue" in err
     assert "rank 2 ended with exit code 1; the others continue" in err
+
+
+def test_a_failed_process_is_started_again_beside_the_others(script, tmp_path):
+    program = script(
+        """
+        import os, pathlib, signal, sys, time
+        lives = pathlib.Path("lives" + os.environ["JAX_PROCESS_ID"])
+        lives.write_text(lives.read_text() + "." if lives.exists() else ".")
+        life = len(lives.read_text())
+        if os.environ["JAX_PROCESS_ID"] == "0" and life < 3:
+            os.kill(os.getpid(), signal.SIGKILL) if life == 1 else sys.exit(7)
+        print("life", life)
+        """
+    )
+    arguments = ("-n", "2", "--grace-s", "0", program)
+    code, lines, err = _finish(_start("--restart", "2", *arguments, cwd=tmp_path))
+    assert (code, lines) == (0, ["[0] life 3", "[1] life 1"]), err
+    assert "rank 0 ended with SIGKILL; it is started again (1 of 2)" in err
+    assert "rank 0 ended with exit code 7; it is started again (2 of 2)" in err
+
+
+def test_a_process_that_fails_too_often_decides_and_the_others_continue(
+    script, tmp_path
+):
+    program = script(
+        """
+        import os, sys, time
+        if os.environ["JAX_PROCESS_ID"] == "0":
+            sys.exit(7)
+        time.sleep(1)
+        print("done")
+        """
+    )
+    arguments = ("-n", "2", "--grace-s", "0", "--restart", "1", program)
+    code, lines, err = _finish(_start(*arguments, cwd=tmp_path))
+    assert (code, lines) == (7, ["[1] done"])
+    assert "it is started again (1 of 1)" in err
+    assert "rank 0 ended with exit code 7; the others continue" in err
+
+
+def test_process_0_may_die_like_any_other(script, tmp_path):
+    program = script(
+        """
+        import os, signal, time, jax_optireduce
+        jax_optireduce.init()
+        if os.environ["JAX_PROCESS_ID"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1)
+        print("done")
+        """
+    )
+    code, lines, err = _finish(_start("-n", "3", "--keep-going", program, cwd=tmp_path))
+    assert (code, lines) == (128 + signal.SIGKILL, ["[1] done", "[2] done"]), err
+    assert "rank 0 ended with SIGKILL; the others continue" in err
+    assert "rank 1 ended" not in err
+    assert "[coordinator] all 3 processes have come" in err
+
+
+def test_the_end_of_the_coordinator_ends_the_launch(script, tmp_path):
+    program = script(
+        f"""
+        import os, pathlib, signal
+        launcher = os.getppid()
+        children = pathlib.Path(f"/proc/{{launcher}}/task/{{launcher}}/children")
+        for pid in map(int, children.read_text().split()):
+            command = pathlib.Path(f"/proc/{{pid}}/cmdline").read_bytes()
+            if b"coordinator" in command and os.environ["JAX_PROCESS_ID"] == "0":
+                os.kill(pid, signal.SIGKILL)
+        {_SLEEP}
+        """
+    )
+    arguments = ("-n", "2", "--restart", "5", program)
+    code, _, err = _finish(_start(*arguments, cwd=tmp_path))
+    assert code == 128 + signal.SIGKILL
+    text = "the coordinator ended with SIGKILL; the ranks cannot continue"
+    assert text in err
+    assert "again" not in err
 
 
 def test_a_process_that_ignores_the_polite_signal_is_killed(script, tmp_path):
