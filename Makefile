@@ -7,6 +7,7 @@
 #   SEED=7                  what `make simulate` replays, and where `make fuzz` starts
 #   FUZZ_SECONDS=60         how long `make fuzz` takes, both targets together
 #   TTA="--seeds 1"         arguments of benchmarks/tta.py for `make tta`
+#   CHAOS="--steps 900"     arguments of benchmarks/chaos.py for `make chaos`
 #   MUTANTS="--only 7 9"    arguments of tools/mutants.py for `make mutants`
 #   PYTHONS="python3.12 ..."  interpreters that `make wheels` tries, oldest first
 #   OPENSSL=FILE            a tarball of OpenSSL for `make wheels`, which else fetches it
@@ -47,7 +48,7 @@ PIP_QUIET := --quiet --disable-pip-version-check
 INSTALL = -m pip install $(PIP_QUIET) $(ISOLATION) --no-deps --editable .
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test long tta seeds sanitize sanitized sanitizers fuzz fuzz-clang tsan asan-python mutants \
+.PHONY: help demo test long tta chaos seeds sanitize sanitized sanitizers fuzz fuzz-clang tsan asan-python mutants \
   coverage compile-accelerators simulate lint tidy fmt docs wheel wheels clean prerequisites
 
 help:
@@ -55,6 +56,7 @@ help:
 	@echo 'make test      build with tests, run the whole suite (PYTEST_ARGS=...)'
 	@echo 'make long      the tests that `make test` leaves out, since they take minutes'
 	@echo 'make tta       time to a target accuracy under every mode and impairment; hours, resumes; root'
+	@echo 'make chaos     training whose ranks are killed and come back; 2 hours, resumes'
 	@echo 'make seeds     the simulator on many seeds: what ranks get adds up to what they gave'
 	@echo 'make sanitize  the simulator under the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz      the fuzz targets under the same (FUZZ_SECONDS=..., SEED=...)'
@@ -88,6 +90,10 @@ long: $(VENV_TEST)/.installed
 # Namespaces need root. The results are kept, and made once.
 tta: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python benchmarks/tta.py $(TTA)
+
+# The results are kept, and made once.
+chaos: $(VENV_TEST)/.installed
+	$(VENV_TEST)/bin/python benchmarks/chaos.py $(CHAOS)
 
 # Sets up the build that the next three share.
 sanitized: $(VENV_TEST)/.requirements

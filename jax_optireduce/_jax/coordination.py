@@ -1,8 +1,9 @@
 """The entries of JAX's coordination service, which all processes share."""
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,11 @@ try:
     from jax.experimental import multihost_utils
 except ImportError as missing:
     raise ImportError(_jax_version.moved(missing)) from missing
+
+
+# Longest wait inside of JAX of a thread whose waits end with an event, in milliseconds.
+# Chosen: short for the end of a process.
+_INTERRUPTIBLE_MS = 100
 
 
 def has_service() -> bool:
@@ -206,10 +212,38 @@ def exchange(
     ]
 
 
+class _Local(threading.local):
+    """The event that ends the waits of a thread, see `waits_end_with`."""
+
+    over: threading.Event | None = None
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def waits_end_with(over: threading.Event) -> Iterator[None]:
+    """Ends the waits of this thread for entries soon after an event.
+
+    Python may not end while a thread waits inside of JAX: the process would abort.
+    """
+    _local.over = over
+    try:
+        yield
+    finally:
+        _local.over = None
+
+
 def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) -> bytes:
     """Returns the entry of `peer`, once it exists."""
+    end = time.monotonic() + timeout_s
+    over = _local.over
+    while over is not None and not over.is_set() and time.monotonic() < end:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            return client.blocking_key_value_get_bytes(key, _INTERRUPTIBLE_MS)
     try:
-        return client.blocking_key_value_get_bytes(key, int(timeout_s * 1000))
+        limit_ms = 1 if over is not None else int(timeout_s * 1000)
+        return client.blocking_key_value_get_bytes(key, limit_ms)
     except jax.errors.JaxRuntimeError as error:
         raise RendezvousError(
             f"process {peer} of {world_size} did not join the rendezvous within "

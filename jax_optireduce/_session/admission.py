@@ -12,6 +12,7 @@ first two are made once:
   <n>/decision          the step at which session n begins, or why it never does
   <n>/state             the structure of the state, from the source to those that return
   <n>/digest/<place>    the SHA-256 of the bytes that the source has sent there
+  <n>/ended/<place>     the program of a member has ended: the number of live members
   <n>/level/<place>     the process that has come back has the state, or cannot get it
 
 A thread of each member does all that but the switch: the program does not wait for the
@@ -51,6 +52,10 @@ _POLL_SOON_S = 0.005
 # Time after which another member proposes a plan, if the one before has not, in
 # seconds. Chosen: several polls.
 _TURN_S = 1.0
+
+# Longest wait for the thread at the end of a session, in seconds. Chosen: its waits end
+# with the session, most of them in tenths of a second.
+_END_S = 2.0
 
 # Longest step of the opening of a session, in seconds. Chosen: twice the proof of the
 # paths. All its processes run already.
@@ -205,6 +210,11 @@ class Admission:
             )
             self._thread.start()
 
+    def announce_end(self) -> None:
+        """Tells processes that come back that the program has ended."""
+        live = str(self._session.counters()["live_processes"]).encode()
+        coordination.publish(_key(self._number, "ended", self._session.rank), live)
+
     def end(self) -> None:
         """Takes part no more."""
         self._over.set()
@@ -214,9 +224,14 @@ class Admission:
         if unused is not None:
             unused.joined.native.close("the session has ended")
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(2 * _POLL_S)
+            self._thread.join(_END_S)
 
     def _run(self) -> None:
+        with coordination.waits_end_with(self._over):
+            self._follow()
+
+    def _follow(self) -> None:
+        """Takes part in plans until the end of the session."""
         seen_s: dict[int, float] = {}
         while not self._over.wait(_POLL_S):
             try:
@@ -251,6 +266,8 @@ class Admission:
             rank: wish
             for rank, wish in wishes.items()
             if wish > max(self._members.get(rank, none), self._refused.get(rank, none))
+            # A process that has died since may have been started again.
+            and wish[0] == lives.newest(rank)
         }
 
     def _proposed(self, seen_s: dict[int, float]) -> Plan | None:
@@ -589,6 +606,7 @@ class Admission:
         while (plan := self._find_plan() or self._anew()) is None:
             # The entries of earlier plans are deleted.
             self._number = max(self._number, newest_session())
+            self._check_running()
             now = time.monotonic()
             if end is not None and now >= end:
                 raise RendezvousError(
@@ -607,6 +625,15 @@ class Admission:
             time.sleep(_POLL_S)
         self._number = plan.number
         return plan
+
+    def _check_running(self) -> None:
+        """Raises if the programs of most live members have ended."""
+        ended = coordination.published(_key(self._number, "ended"))
+        if ended and 2 * len(ended) > min(map(int, ended.values())):
+            raise RendezvousError(
+                f"rank {self._session.rank} comes back too late: the programs of the "
+                "others have ended."
+            )
 
     def _anew(self) -> Plan | None:
         """Proposes to begin anew, if all processes of the job were started again."""

@@ -186,6 +186,8 @@ class Communicator:
     def _end(self, reason: str, at_once: bool) -> None:
         """Closes; unless `at_once`, after the end of the dispatched programs."""
         if self._native is not None and not at_once:
+            if self._admission is not None:
+                self._admission.announce_end()
             limit_s = self.options.shutdown_timeout_s
             process_end.complete_programs(
                 self._native, limit_s, lambda: self.close(reason)
@@ -424,7 +426,7 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
 
     Raises:
       RendezvousError: the others have not admitted this process within
-        `call_timeout_s`.
+        `call_timeout_s`, or have ended.
       UsageError: the state is not like that of the others, or is sharded over
         processes.
       NotInitializedError: `init` was not called.

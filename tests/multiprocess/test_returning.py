@@ -152,3 +152,15 @@ def test_with_a_coordinator_process_0_comes_back_too_and_more_than_once(tmp_path
             started.start_again(0)
             _await_return(started, 0, life)
         _finish(started)
+
+
+def test_a_process_that_comes_back_after_the_end_is_told(tmp_path):
+    with _start(tmp_path, 4, coordinator=True) as started:
+        started.wait_for(2, "step 20")
+        started[2].process.kill()
+        last = max(map(_newest, started)) + _AHEAD
+        (tmp_path / "last").write_text(str(last))
+        started.succeed(0, 1, 3)
+        started.start_again(2)
+        started.wait(2)
+        assert "the programs of the others have ended" in started[2].output

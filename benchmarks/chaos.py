@@ -1,0 +1,300 @@
+"""Training on machines that come and go: steps, participation and accuracy.
+
+    python benchmarks/chaos.py
+
+The program trains on digits with 8 ranks on this machine, three times: without faults;
+with faults, of which ranks come back by themselves; and with the same faults over Gloo,
+where a fault ends the job, which starts again from its last checkpoint. Faults come at
+random times, as often as --faults-per-hour says: SIGKILL of one rank (60 %) or of two
+(10 %), rank 0 among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not over
+Gloo, which would only wait). A killed rank is started again after 2 s.
+
+The computation of a step is a sleep, so that a machine has time for 8 ranks. The
+figures of each run are in `chaos-output/results.jsonl`; none there is repeated. The
+table is printed, and written to `chaos-output/table.md`.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import results
+
+HERE = Path(__file__).parent
+
+# Time from the end of a process to the start of the next one, in seconds.
+AWAY_S = 2.0
+
+# Longest duration of a run, as a multiple of its computation. Chosen: far above all.
+LIMIT_FACTOR, LIMIT_S = 20, 300
+
+OPTIONS = {"peer_timeout_s": "5", "deadline_max_s": "0.5", "lanes": "1"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training.
+
+    Attributes:
+      scheme: "bounded" or "gloo".
+      faults_per_hour: mean rate of the faults.
+      ranks, steps: of the training.
+      step_s: computation of a step, in seconds.
+      seed: of the faults.
+    """
+
+    scheme: str
+    faults_per_hour: float
+    ranks: int
+    steps: int
+    step_s: float
+    seed: int
+
+
+class Job:
+    """The processes of a run."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        """Starts nothing yet."""
+        self.run, self.folder = run, folder
+        self.environment: dict[str, str] = {}
+        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
+        self.due_s: dict[int, float] = {}  # the time of the next start or wake
+        self.faults: collections.Counter[str] = collections.Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts the whole job, again if it has run."""
+        self.stop()
+        ports = [_free_port() for _ in range(2)]
+        self.environment = {
+            **os.environ,
+            **{f"JAX_OPTIREDUCE_{k.upper()}": v for k, v in OPTIONS.items()},
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[0]}",
+            "JAX_NUM_PROCESSES": str(self.run.ranks),
+            "PYTHONPATH": str(HERE),
+        }
+        if self.run.scheme != "gloo":
+            address = f"127.0.0.1:{ports[1]}"
+            self.environment["JAX_OPTIREDUCE_COORDINATOR"] = address
+            command = ["coordinator", "--ranks", str(self.run.ranks)]
+            self.coordinator = self._start(
+                "coordinator",
+                "-m",
+                "jax_optireduce",
+                *command,
+                "--port",
+                str(ports[1]),
+            )
+        for rank in range(self.run.ranks):
+            self.start(rank)
+
+    def start(self, rank: int) -> None:
+        """Starts a process for a rank."""
+        arguments = map(str, (self.run.steps, self.run.step_s, self.folder))
+        self.ranks[rank] = self._start(
+            f"rank{rank}",
+            str(HERE / "chaos_rank.py"),
+            self.run.scheme,
+            *arguments,
+            JAX_PROCESS_ID=str(rank),
+        )
+
+    def _start(self, name: str, *command: str, **more: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 (its own command)
+                [sys.executable, *command],
+                env=self.environment | more,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def stop(self) -> None:
+        """Kills all processes."""
+        processes = [*self.ranks.values(), *filter(None, [self.coordinator])]
+        for process in processes:
+            process.kill()
+            process.wait()
+        self.ranks, self.coordinator = {}, None
+
+    def fault(self, chance: random.Random, now: float) -> None:
+        """Lets one fault happen."""
+        kind = chance.choices(("kill", "kill two", "terminate", "stop"), (6, 1, 1, 2))[
+            0
+        ]
+        if self.run.scheme == "gloo" and kind == "stop":
+            return
+        running = [r for r, process in self.ranks.items() if process.poll() is None]
+        victims = chance.sample(running, min(len(running), 1 + (kind == "kill two")))
+        self.faults[kind] += 1
+        for rank in victims:
+            process = self.ranks[rank]
+            if kind == "stop":
+                process.send_signal(signal.SIGSTOP)
+                self.due_s[rank] = now + chance.uniform(3, 8)
+            else:
+                process.send_signal(
+                    signal.SIGTERM if kind == "terminate" else signal.SIGKILL
+                )
+        if self.run.scheme == "gloo":
+            time.sleep(AWAY_S)
+            self.begin()
+
+    def tend(self, now: float) -> None:
+        """Wakes stopped ranks, and starts ended ones again."""
+        for rank, process in list(self.ranks.items()):
+            ended = process.poll() in (None, 0) or any(self.folder.glob("end*"))
+            if not ended and rank not in self.due_s:
+                self.due_s[rank] = now + AWAY_S
+            if self.due_s.get(rank, now) >= now:
+                continue
+            del self.due_s[rank]
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+            else:
+                self.start(rank)
+
+    def over(self) -> bool:
+        """Whether the training has ended on a rank, and no process runs."""
+        running = any(process.poll() is None for process in self.ranks.values())
+        return not running and any(self.folder.glob("end*"))
+
+
+def measure(run: Run, folder: Path) -> dict[str, Any]:
+    """Makes a run; returns its figures."""
+    chance = random.Random(run.seed)  # noqa: S311 (it has a seed)
+    limit_s = LIMIT_S + LIMIT_FACTOR * run.steps * run.step_s
+    job = Job(run, folder)
+    rate = run.faults_per_hour / 3600
+    begun_s = time.monotonic()
+    try:
+        next_s = None
+        while not job.over():
+            now = time.monotonic()
+            if now > begun_s + limit_s:
+                raise SystemExit(f"{run} takes more than {limit_s:g} s: see {folder}")
+            # Faults begin with the training, and end before its last steps.
+            newest = _newest_step(folder)
+            if next_s is None and newest and rate:
+                next_s = now + chance.expovariate(rate)
+            if next_s is not None and now >= next_s and newest < 0.95 * run.steps:
+                next_s += chance.expovariate(rate)
+                job.fault(chance, now)
+            job.tend(now)
+            time.sleep(0.1)
+    finally:
+        job.stop()
+    return _figures(run, folder) | {"faults": dict(job.faults)}
+
+
+def _newest_step(folder: Path) -> int:
+    return max((row["step"] for row in _last_rows(folder)), default=0)
+
+
+def _last_rows(folder: Path) -> list[dict[str, Any]]:
+    rows = []
+    for path in folder.glob("rank*.jsonl"):
+        lines = path.read_bytes()[-400:].splitlines()
+        if len(lines) > 1:
+            rows.append(json.loads(lines[-1]))
+    return rows
+
+
+def _figures(run: Run, folder: Path) -> dict[str, Any]:
+    rows = [
+        json.loads(line)
+        for path in folder.glob("rank*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    begun_s = min(row["s"] for row in rows)
+    # The sums of each step, over the ranks that have made it.
+    taken = np.array([row["live"] * (1 - row["missing"]) for row in rows])
+    live = np.array([row["live"] for row in rows])
+    ends = [json.loads(path.read_text()) for path in folder.glob("end*")]
+    last = [row["loss"] for row in rows if row["step"] > 0.9 * run.steps]
+    return {
+        "seconds": max(row["s"] for row in rows) - begun_s,
+        "of_live": float(np.mean(taken / live)),
+        "of_places": float(np.mean(taken) / run.ranks),
+        "loss": float(np.mean(last)),
+        "accuracy": float(np.mean([end["accuracy"] for end in ends])),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def table(figures: dict[Run, dict[str, Any]]) -> str:
+    """Returns the table of all runs."""
+    lines = [
+        "| training | faults | s | speed | live in a sum | of all | loss | accuracy |",
+        "| --- | --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    quiet = next((f["seconds"] for r, f in figures.items() if not r.faults_per_hour), 0)
+    for run, found in figures.items():
+        faults = ", ".join(f"{count} {kind}" for kind, count in found["faults"].items())
+        lines.append(
+            f"| {run.scheme} | {faults or 'none'} | {found['seconds']:.0f} "
+            f"| {quiet / found['seconds']:.2f} | {found['of_live']:.2f} "
+            f"| {found['of_places']:.2f} | {found['loss']:.4f} "
+            f"| {100 * found['accuracy']:.1f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Makes the runs that are missing, and prints the table."""
+    parser = argparse.ArgumentParser(description="Trains while processes die.")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=9_000)
+    parser.add_argument("--step-s", type=float, default=0.2)
+    parser.add_argument("--faults-per-hour", type=float, default=125)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("chaos-output"))
+    given = parser.parse_args()
+    given.output.mkdir(exist_ok=True)
+    path = given.output / "results.jsonl"
+    runs = [
+        Run(
+            scheme=scheme,
+            faults_per_hour=rate,
+            ranks=given.ranks,
+            steps=given.steps,
+            step_s=given.step_s,
+            seed=given.seed,
+        )
+        for scheme, rate in (
+            ("bounded", 0.0),
+            ("bounded", given.faults_per_hour),
+            ("gloo", given.faults_per_hour),
+        )
+    ]
+    for run in runs:
+        if not results.read(path, [run]):
+            folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+            print(f"{run.scheme}, {run.faults_per_hour:g} faults per hour: {folder}")
+            results.append(path, dataclasses.asdict(run) | measure(run, folder))
+    text = table(results.read(path, runs))
+    (given.output / "table.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""A rank of `chaos.py`: trains on digits, and writes a line of JSON for each step.
+
+    python benchmarks/chaos_rank.py SCHEME STEPS STEP_S FOLDER
+
+SCHEME is "bounded", whose killed ranks come back, or "gloo": `lax.pmean`, whose job
+starts again from the checkpoint in FOLDER.
+"""
+
+import json
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+from sklearn.datasets import load_digits
+
+import jax_optireduce
+
+AXIS = "ranks"
+EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
+
+SCHEME, STEPS, STEP_S = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+FOLDER = Path(sys.argv[4])
+
+# Images of a rank in a step, width of the network, and the rate of SGD with momentum.
+# Chosen: by hand, a smooth loss.
+BATCH, WIDTH, RATE, MOMENTUM = 16, 128, 0.05, 0.9
+
+# Steps between two checkpoints of Gloo. Chosen: ten seconds.
+SAVE_EVERY = 50
+
+# Images that are held out.
+HELD_OUT = 360
+
+
+def first_state() -> Any:
+    """Returns parameters and momentum."""
+    keys = jax.random.split(jax.random.key(0))
+    params = {
+        "hidden": np.asarray(jax.random.normal(keys[0], (64, WIDTH)) / 8),
+        "out": np.asarray(jax.random.normal(keys[1], (WIDTH, 10)) / WIDTH**0.5),
+    }
+    return {"params": params, "momentum": jax.tree.map(np.zeros_like, params)}
+
+
+def logits_of(params: Any, x: Any) -> Any:
+    """Returns the logits of images."""
+    return jax.nn.relu(x @ params["hidden"]) @ params["out"]
+
+
+def update(state: Any, gradients: Any) -> Any:
+    """Makes a step of SGD with momentum."""
+    momentum = jax.tree.map(lambda m, g: MOMENTUM * m + g, state["momentum"], gradients)
+    params = jax.tree.map(lambda p, m: p - RATE * m, state["params"], momentum)
+    return {"params": params, "momentum": momentum}
+
+
+def step_fn(state: Any, x: jax.Array, y: jax.Array) -> Any:
+    """Returns the state after a step, and (loss here, live ranks, missing share)."""
+
+    def loss_fn(params: Any) -> jax.Array:
+        logs = jax.nn.log_softmax(logits_of(params, x))
+        return -jnp.mean(jnp.take_along_axis(logs, y[:, None], 1))
+
+    loss, gradients = jax.value_and_grad(loss_fn)(state["params"])
+    if SCHEME == "gloo":
+        mean = lax.pmean(gradients, AXIS)
+        facts = jnp.array([lax.axis_size(AXIS), 0.0])
+    else:
+        mean, stats = jax_optireduce.average_gradients(
+            gradients, AXIS, name="gradients", return_stats=True
+        )
+        facts = jnp.stack([stats.live_processes, stats.missing_contributions])
+    report = jnp.concatenate([loss[None], facts.astype(jnp.float32)])
+    return update(state, mean), report[None]
+
+
+def drain_fn(state: Any) -> Any:
+    """Returns the state with the late gradients applied."""
+    rest = jax_optireduce.drain(state["params"], AXIS, name="gradients")
+    return update(state, rest)
+
+
+def main() -> None:
+    """Trains, and prints the accuracy."""
+    jax_optireduce.init(backend="xla" if SCHEME == "gloo" else "optireduce")
+    rank, ranks = jax.process_index(), jax.process_count()
+    mesh = jax.make_mesh((ranks,), (AXIS,))
+    images, labels = load_digits(return_X_y=True)
+    images, labels = (images / 16).astype(np.float32), labels.astype(np.int32)
+
+    def batch(step: int) -> list[jax.Array]:
+        random = np.random.default_rng((step, rank))
+        chosen = random.integers(HELD_OUT, len(images), BATCH)
+        sharding = NamedSharding(mesh, DIVIDED)
+        return [
+            jax.make_array_from_process_local_data(sharding, rows[chosen])
+            for rows in (images, labels)
+        ]
+
+    saved = FOLDER / "checkpoint"
+    step, values = 0, first_state()
+    if SCHEME == "gloo" and saved.exists():
+        step, values = pickle.loads(saved.read_bytes())  # noqa: S301 (its own file)
+    everywhere = NamedSharding(mesh, EVERYWHERE)
+    state = jax.tree.map(
+        lambda x: jax.make_array_from_process_local_data(everywhere, x), values
+    )
+
+    def compiled(function: Any, *operands: Any, specs: Any, result: Any) -> Any:
+        mapped = jax.shard_map(
+            function, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False
+        )
+        return jax.jit(mapped).lower(*operands).compile()
+
+    specs, result = (EVERYWHERE, DIVIDED, DIVIDED), (EVERYWHERE, DIVIDED)
+    train = compiled(step_fn, state, *batch(0), specs=specs, result=result)
+    drain = None
+    if SCHEME != "gloo":
+        drain = compiled(drain_fn, state, specs=(EVERYWHERE,), result=EVERYWHERE)
+    state, step = jax_optireduce.join(state, step)
+    with (FOLDER / f"rank{rank}.jsonl").open("a", buffering=1) as file:
+        while step < STEPS:
+            time.sleep(STEP_S)
+            state, report = train(state, *batch(step))
+            loss, live, missing = map(float, np.asarray(report.addressable_data(0))[0])
+            step += 1
+            row = {"step": step, "s": time.time(), "loss": loss}
+            file.write(json.dumps(row | {"live": live, "missing": missing}) + "\n")
+            state = jax_optireduce.admit(state, step, drain)
+            if SCHEME == "gloo" and rank == 0 and step % SAVE_EVERY == 0:
+                values = jax.tree.map(
+                    lambda x: np.asarray(x.addressable_data(0)), state
+                )
+                saved.with_suffix(".new").write_bytes(pickle.dumps((step, values)))
+                saved.with_suffix(".new").rename(saved)
+    if drain is not None:
+        state = drain(state)
+    params = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), state["params"])
+    found = np.argmax(logits_of(params, images[:HELD_OUT]), 1)
+    accuracy = float(np.mean(found == labels[:HELD_OUT]))
+    (FOLDER / f"end{rank}").write_text(json.dumps({"accuracy": accuracy}))
+    jax_optireduce.shutdown()
+
+
+if __name__ == "__main__":
+    main()
