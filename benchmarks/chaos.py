@@ -16,6 +16,7 @@ table is printed, and written to `chaos-output/table.md`.
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -202,24 +203,23 @@ def measure(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def _newest_step(folder: Path) -> int:
-    return max((row["step"] for row in _last_rows(folder)), default=0)
+    return max((row["step"] for row in _rows(folder, last_bytes=1000)), default=0)
 
 
-def _last_rows(folder: Path) -> list[dict[str, Any]]:
+def _rows(folder: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Returns the whole lines of all ranks: a process may die while it writes one."""
     rows = []
     for path in folder.glob("rank*.jsonl"):
-        lines = path.read_bytes()[-400:].splitlines()
-        if len(lines) > 1:
-            rows.append(json.loads(lines[-1]))
+        for line in path.read_text()[-(last_bytes or 0) :].splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    rows.append(row)
     return rows
 
 
 def _figures(run: Run, folder: Path) -> dict[str, Any]:
-    rows = [
-        json.loads(line)
-        for path in folder.glob("rank*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
+    rows = _rows(folder)
     begun_s = min(row["s"] for row in rows)
     # The sums of each step, over the ranks that have made it.
     taken = np.array([row["live"] * (1 - row["missing"]) for row in rows])
