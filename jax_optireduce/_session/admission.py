@@ -13,7 +13,7 @@ first two are made once:
   <n>/state             the structure of the state, from the source to those that return
   <n>/digest/<place>    the SHA-256 of the bytes that the source has sent there
   <n>/ended/<place>     the program of a member has ended: the number of live members
-  <n>/level/<place>     the process that has come back has the state, or cannot get it
+  <n>/level/<place>     the process that has come back has the state, or is too late
 
 A thread of each member does all that but the switch: the program does not wait for the
 opening, and a plan that fails changes nothing. The program takes part in `admit`: at
@@ -113,6 +113,10 @@ class Plan:
     def encoded(self) -> bytes:
         """Returns the plan as JSON."""
         return json.dumps(dataclasses.asdict(self)).encode()
+
+
+# The entry of a process that has the state.
+_LEVEL = b"1"
 
 
 class _PlanError(Exception):
@@ -510,16 +514,25 @@ class Admission:
         entry = _await(lambda: coordination.entry(key), _LEVEL_S, self._over.is_set)
         size_bytes = 0 if entry is None else json.loads(entry)["bytes"]
         limit_s = _LEVEL_S + size_bytes * len(plan.newcomers) / _LEVEL_BYTES_PER_S
+        end = time.monotonic() + (0.0 if entry is None else limit_s)
         for rank in plan.newcomers:
+            key = _key(plan.number, "level", rank)
             level = _await(
-                lambda rank=rank: coordination.entry(_key(plan.number, "level", rank)),
-                limit_s,
+                lambda key=key: coordination.entry(key),
+                max(0.0, end - time.monotonic()),
                 self._over.is_set,
             )
-            if level != b"1":
-                why = "in time" if level is None else f": {level.decode()}"
-                _log.warning("rank %d did not get the state %s", rank, why)
+            # From now on the state that it gets is too old.
+            level = level or self._claimed(key, b"it took too long.")
+            if level != _LEVEL:
+                _log.warning("rank %d did not get the state: %s", rank, level.decode())
         return size_bytes
+
+    def _claimed(self, key: str, value: bytes) -> bytes:
+        """Enters a value unless there is one; returns the entry."""
+        with contextlib.suppress(RendezvousError):
+            return coordination.claim(key, value) or value
+        return value
 
     # ---- The program of a process that has come back.
 
@@ -546,13 +559,12 @@ class Admission:
             try:
                 self._receive(plan, leaves)
             except (state_transfer.TransferError, _PlanError, UsageError) as error:
-                self._level(plan, str(error))
+                self._level(plan, str(error).encode())
                 self._session.leave(str(error))
                 if isinstance(error, UsageError):
                     raise
                 _log.warning("%s This process tries again.", error)
                 continue
-            self._level(plan, "")
             state, step = state_transfer.rebuilt(state, leaves), first_step
             break
         coordination.forget(place)
@@ -566,9 +578,9 @@ class Admission:
         )
         return state, step
 
-    def _level(self, plan: Plan, error: str) -> None:
-        key = _key(plan.number, "level", self._session.rank)
-        coordination.publish(key, error.encode() or b"1")
+    def _level(self, plan: Plan, level: bytes) -> bytes:
+        """Tells the others that this process has the state, or why not, in time."""
+        return self._claimed(_key(plan.number, "level", self._session.rank), level)
 
     def _admitted(self, end: float | None) -> tuple[Plan, int] | None:
         """Waits until a session with this process begins; returns its first step.
@@ -675,3 +687,6 @@ class Admission:
                 f"the state of rank {plan.source} has arrived with other bits: SHA-256 "
                 f"{digest} instead of {sent and sent.decode()}."
             )
+        level = self._level(plan, _LEVEL)
+        if level != _LEVEL:
+            raise _PlanError(f"the others went on: {level.decode()}")
