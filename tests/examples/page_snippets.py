@@ -11,6 +11,7 @@ define. A page with another number of blocks, or without a function, is an error
 import ast
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -504,6 +505,36 @@ def pages_with_blocks() -> Iterator[str]:
     for found in sorted(path for folder in folders for path in ROOT.glob(folder)):
         if _BLOCK.search(found.read_text()):
             yield found.relative_to(ROOT).as_posix()
+
+
+@page("docs/returning.md")
+def _returning(blocks: Page) -> None:
+    # No rank comes back in these steps.
+    where, name = mesh("data"), "returning"
+    everywhere, divided = NamedSharding(where, P()), NamedSharding(where, P("data"))
+
+    def batch(step: int, rank: int) -> jax.Array:
+        rows = np.full((jax.local_device_count(), 3), step + rank, np.float32)
+        return jax.make_array_from_process_local_data(divided, rows)
+
+    def update(state: jax.Array, x: jax.Array) -> Any:
+        mean = jax_optireduce.average_gradients(x[0], "data", name=name)
+        loss = jax_optireduce.pmean(x.sum(), "data", mode="bounded", name="loss")
+        return state - mean, loss
+
+    def apply(state: jax.Array) -> jax.Array:
+        return state - jax_optireduce.drain(state, "data", name=name)
+
+    mapped = functools.partial(jax.shard_map, mesh=where, check_vma=False)
+    blocks.run(
+        state=jax.make_array_from_process_local_data(everywhere, np.zeros(3)),
+        batch=batch,
+        rank=jax.process_index(),
+        steps=3,
+        step_fn=mapped(update, in_specs=(P(), P("data")), out_specs=P()),
+        drain_fn=mapped(apply, in_specs=P(), out_specs=P()),
+    )
+    assert blocks.names["step"] == 3
 
 
 def main() -> None:
