@@ -102,7 +102,7 @@ def test_end_of_a_session_with_late_data_is_a_warning_with_bytes_and_names(tmp_p
         # The punctual ranks leave before the last one has called.
         warnings = started[0].lines(_WARNING)
         assert len(warnings) == 1, started.describe()
-        assert re.search(r"[\d.]+ KiB of 'grads' \(float32\[200000\]", warnings[0])
+        assert re.search(r"[\d.]+ [KM]iB of 'grads' \(float32\[200000\]", warnings[0])
         assert "jax_optireduce.drain" in warnings[0]
 
 
