@@ -665,8 +665,14 @@ class Admission:
     def _receive(self, plan: Plan, leaves: Sequence[state_transfer.Shards]) -> None:
         """Receives the state of the source."""
         key = _key(plan.number, "state")
+        level_key = _key(plan.number, "level", self._session.rank)
         limit_s = self._session.options.call_timeout_s or float("inf")
-        entry = _await(lambda: coordination.entry(key), limit_s, self._over.is_set)
+        entry = _await(
+            lambda: coordination.entry(key),
+            limit_s,
+            # The others go on without this process if the source has died.
+            lambda: self._over.is_set() or coordination.entry(level_key) is not None,
+        )
         if entry is None:
             raise _PlanError(f"rank {plan.source} did not offer its state.")
         offer = json.loads(entry)

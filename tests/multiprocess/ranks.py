@@ -104,7 +104,7 @@ class Rank:
         process: the leader of its own process group, so that all of it can be killed.
         path: its output, both streams.
         environment: its own.
-        command: what it runs.
+        command: the program and its arguments.
     """
 
     process: subprocess.Popen[bytes] | Forked
