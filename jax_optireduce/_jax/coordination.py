@@ -59,6 +59,25 @@ def entry(key: str) -> bytes | None:
         return None
 
 
+def await_entry(key: str, limit_s: float, over: threading.Event) -> bytes | None:
+    """Returns the value under `key` once it exists; None if it does not in time.
+
+    Args:
+      key: of the entry.
+      limit_s: longest wait, in seconds.
+      over: ends the wait soon.
+    """
+    client, end = _client(), time.monotonic() + limit_s
+    while (found := entry(key)) is None and not over.is_set():
+        left_s = end - time.monotonic()
+        if client is None or left_s <= 0:
+            return None
+        limit_ms = min(_INTERRUPTIBLE_MS, 1 + int(left_s * 1000))
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            return client.blocking_key_value_get_bytes(key, limit_ms)
+    return found
+
+
 def await_published(key: str, rank: int, timeout_s: float) -> None:
     """Waits until process `rank` has published `key`.
 
@@ -71,7 +90,7 @@ def await_published(key: str, rank: int, timeout_s: float) -> None:
 
 
 def published(folder: str) -> dict[str, bytes]:
-    """Returns the values published in a folder, by the last part of the key.
+    """Returns the values published in a folder, by the rest of the key.
 
     The result is empty if JAX's coordination service does not answer.
     """
@@ -82,7 +101,7 @@ def published(folder: str) -> dict[str, bytes]:
         entries = client.key_value_dir_get_bytes(folder)
     except jax.errors.JaxRuntimeError:
         return {}
-    return {key.rsplit("/", 1)[-1]: value for key, value in entries}
+    return {key.removeprefix(f"{folder}/"): value for key, value in entries}
 
 
 def increment(key: str) -> int:

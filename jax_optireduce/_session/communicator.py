@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -22,6 +21,7 @@ from jax_optireduce._session import (
     log_thread,
     process_end,
     rendezvous,
+    state_transfer,
     status,
 )
 from jax_optireduce._session.options import Internal, Options, resolve
@@ -70,6 +70,8 @@ class Communicator:
         self.datagram_bytes = datagram_bytes
         self._native = native
         self._admission: admission.Admission | None = None
+        # Sessions that others may still use, with why this process leaves them.
+        self._before: list[tuple[Any, log_thread.LogThread | None, str]] = []
         self._log_thread = (
             None if native is None else log_thread.LogThread(native, self, options)
         )
@@ -169,6 +171,7 @@ class Communicator:
             _session.current = None
         if self._admission is not None:
             self._admission.end()
+        self._leave_before()
         if self._native is not None:
             given_up = self._native.calls_under_way()
             handles = self._native.counters()["handles_open"]
@@ -211,6 +214,19 @@ class Communicator:
         if self._native is not None:
             self._native.remove(rank, reason)
 
+    def newest_call(self) -> int:
+        """Returns the largest number of a call that has ended; -1 before the first.
+
+        It is equal on all ranks after the same step, since it counts skipped calls.
+        """
+        ended = [
+            record["sequence"]
+            for record in self.flight_record()
+            if record["state"] == "done"
+            and not record["collective"].startswith(state_transfer.NAME)
+        ]
+        return max(ended, default=-1)
+
     def silent_ranks(self) -> list[int]:
         """Returns the ranks that were silent for `peer_timeout_s`, or were removed."""
         return [] if self._native is None else self._native.silent_ranks()
@@ -229,21 +245,25 @@ class Communicator:
                 native, limit_s, lambda: native.close("its last calls took too long")
             )
         joined.native.take_name(NAME)
+        self._before.append((native, log, f"it continues in session {number}"))
         self._native, self.datagram_bytes = joined.native, joined.datagram_bytes
         self._log_thread = log_thread.LogThread(joined.native, self, self.options)
         _session.generation = number + 1
-        admission.announce_session(number)
 
-        def close() -> None:
+    def retire(self) -> None:
+        """Leaves the sessions before this one, in which others have no more calls."""
+        self._leave_before()
+        if self._native is not None:
+            status.serve(self._native)
+
+    def _leave_before(self) -> None:
+        while self._before:
+            native, log, reason = self._before.pop()
             if native is not None:
-                native.close(f"it continues in session {number}")
+                native.close(reason)
                 log_thread.log_late_data(native.take_late_data())
             if log is not None:
                 log.end()
-            status.serve(joined.native)
-
-        # The program need not wait for it.
-        threading.Thread(target=close, name="jax_optireduce close").start()
 
     def leave(self, reason: str) -> None:
         """Leaves a session in which this process has no part, to enter another one."""
@@ -363,9 +383,8 @@ def init(**options: Any) -> Communicator:
         rank, world_size, resolved, joined.native, joined.datagram_bytes, internal
     )
     if joined.native is not None and world_size > 1:
-        members = {member: (life, 0) for member, life in joined.lives.items()}
         communicator._admission = admission.Admission(  # noqa: SLF001 (its own module)
-            communicator, NAME, number, lives.begin(rank), members
+            communicator, NAME, number, lives.begin(rank), joined.lives
         )
         if rank == 0:
             admission.announce_session(number)
@@ -436,7 +455,7 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
     if part is None:
         return state, step
     if communicator._native is not None:  # noqa: SLF001 (its own module)
-        part.watch(step)
+        part.watch()
         return state, step
     return part.join(state, step, communicator.options.call_timeout_s or None)
 

@@ -8,8 +8,9 @@ import dataclasses
 import os
 
 from jax_optireduce._jax import coordination
+from jax_optireduce._session import plans
 
-_FOLDER = "jax_optireduce/lives"
+_FOLDER = f"{plans.NEWS}/lives"
 
 
 @dataclasses.dataclass

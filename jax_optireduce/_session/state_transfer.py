@@ -24,6 +24,9 @@ from jax_optireduce._errors import UsageError
 # memory of a host.
 _PIECE_BYTES = 16 << 20
 
+# Names of the collectives of transfers begin so.
+NAME = "jax_optireduce state"
+
 # Elements of a piece are added as int32, with zeros.
 _ELEMENT_BYTES = 4
 
@@ -159,7 +162,7 @@ def _add(
     buffer: np.ndarray, communicator: str, pair: tuple[int, int], *, own: int
 ) -> None:
     """Adds a piece over the pair, in place."""
-    name = f"jax_optireduce state from {pair[0]} to {pair[1]}"
+    name = f"{NAME} from {pair[0]} to {pair[1]}"
     attributes = {
         "communicator": communicator,
         "name": name,

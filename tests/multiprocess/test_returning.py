@@ -144,6 +144,29 @@ def test_a_terminated_rank_is_not_waited_for_and_comes_back(tmp_path):
         _finish(started)
 
 
+def test_a_rank_that_has_skipped_steps_moves_with_the_others(tmp_path):
+    with _start(tmp_path, 4) as started:
+        started.wait_for(3, "step 20")
+        started[3].process.send_signal(signal.SIGSTOP)
+        step = _newest(started[0])
+        started.wait_for(0, f"step {step + 30}")
+        started[3].process.send_signal(signal.SIGCONT)
+        started[2].process.kill()
+        started.start_again(2)
+        _await_return(started, 2, 2)
+        started.wait_for(3, "log rank 2 back in step")
+        steps = {rank: _moved_at(started, rank) for rank in (0, 1, 3)}
+        # By its own count it is behind, and yet the others have not waited for it.
+        assert steps[3] < steps[0], started.describe()
+
+
+def _moved_at(started: ranks.Ranks, rank: int) -> int:
+    """Returns the step, by its count, at which a rank has moved to session 1."""
+    started.wait_for(rank, "log rank 2 back in step")
+    (line,) = started[rank].lines("log rank 2 back in step")
+    return int(line.split(",")[0])
+
+
 def test_with_a_coordinator_process_0_comes_back_too_and_more_than_once(tmp_path):
     with _start(tmp_path, 4, coordinator=True) as started:
         for life in (2, 3):

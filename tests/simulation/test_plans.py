@@ -1,0 +1,41 @@
+"""Ranks die, stop and come back, in virtual time."""
+
+import plan_simulation
+import pytest
+
+# Seeds that have found a defect, with it.
+REGRESSIONS = {
+    3: "a drain without a majority waited for ever",
+    124: "a plan was made for the session before",
+    134: "rank 0 proposed one plan after the other for its earlier attempt",
+    245: "a process waited for the state of ranks that had all died",
+    1005: "a stopped process had the state of an earlier session",
+}
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_ranks_that_die_in_any_moment_come_back(first):
+    back = 0
+    for seed in range(first, first + 50):
+        simulation = plan_simulation.Simulation(seed)
+        simulation.run()
+        back += simulation.returns
+    assert back > 100
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_seeds_that_have_found_a_defect_pass(seed):
+    plan_simulation.Simulation(seed).run()
+
+
+def test_a_seed_is_the_same_run_again():
+    first, second = plan_simulation.Simulation(7), plan_simulation.Simulation(7)
+    first.run()
+    second.run()
+    assert first.log == second.log
+
+
+def test_32_ranks_come_back():
+    simulation = plan_simulation.Simulation(1, ranks=32, faults=20)
+    simulation.run()
+    assert simulation.returns >= 5
