@@ -2,44 +2,55 @@
 
     python benchmarks/chaos.py
 
-The program trains on digits with 8 ranks on this machine, three times: without faults;
-with faults, of which ranks come back by themselves; and with the same faults over Gloo,
-where a fault ends the job, which starts again from its last checkpoint. Faults come at
-random times, as often as --faults-per-hour says: SIGKILL of one rank (60 %) or of two
-(10 %), rank 0 among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not over
-Gloo, which would only wait). A killed rank is started again after 2 s.
+The program trains on digits with 8 ranks on this machine: without faults and, side by
+side with that, with faults, after which ranks come back; then with the same faults over
+Gloo, where a fault ends the job, which starts again from its last checkpoint. Faults
+come at random times, as often as --faults-per-hour says: SIGKILL of one rank (60 %) or
+of two (10 %), rank 0 among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not
+over Gloo, which would only wait). A killed rank is started again after 2 s.
 
-The computation of a step is a sleep, so that a machine has time for 8 ranks. The
+The computation of a step is a sleep, so that a machine has time for all ranks. The
 figures of each run are in `chaos-output/results.jsonl`; none there is repeated. The
-table is printed, and written to `chaos-output/table.md`.
+table is printed, and written to `chaos-output/table.md`, and a picture beside it.
 """
 
 import argparse
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import results
+from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 
 # Time from the end of a process to the start of the next one, in seconds.
 AWAY_S = 2.0
 
-# Longest duration of a run, as a multiple of its computation. Chosen: far above all.
-LIMIT_FACTOR, LIMIT_S = 20, 300
+# Longest duration of a run, as a multiple of its computation. Chosen: a job that is
+# slower has lost; its figures are those until then.
+LIMIT_FACTOR = 1.6
+
+# Longest time until the first step, in seconds. Chosen: a busy machine.
+START_S = 600
+
+# Points of a curve. Chosen: more than a picture shows.
+POINTS = 200
 
 OPTIONS = {"peer_timeout_s": "5", "deadline_max_s": "0.5", "lanes": "1"}
 
@@ -134,9 +145,8 @@ class Job:
 
     def fault(self, chance: random.Random, now: float) -> None:
         """Lets one fault happen."""
-        kind = chance.choices(("kill", "kill two", "terminate", "stop"), (6, 1, 1, 2))[
-            0
-        ]
+        kinds = ("kill", "kill two", "terminate", "stop")
+        (kind,) = chance.choices(kinds, (6, 1, 1, 2))
         if self.run.scheme == "gloo" and kind == "stop":
             return
         running = [r for r, process in self.ranks.items() if process.poll() is None]
@@ -178,20 +188,17 @@ class Job:
 def measure(run: Run, folder: Path) -> dict[str, Any]:
     """Makes a run; returns its figures."""
     chance = random.Random(run.seed)  # noqa: S311 (it has a seed)
-    limit_s = LIMIT_S + LIMIT_FACTOR * run.steps * run.step_s
     job = Job(run, folder)
     rate = run.faults_per_hour / 3600
-    begun_s = time.monotonic()
+    end_s = time.monotonic() + START_S
+    next_s = None
     try:
-        next_s = None
-        while not job.over():
-            now = time.monotonic()
-            if now > begun_s + limit_s:
-                raise SystemExit(f"{run} takes more than {limit_s:g} s: see {folder}")
+        while not job.over() and (now := time.monotonic()) < end_s:
             # Faults begin with the training, and end before its last steps.
             newest = _newest_step(folder)
-            if next_s is None and newest and rate:
-                next_s = now + chance.expovariate(rate)
+            if next_s is None and newest:
+                end_s = now + LIMIT_FACTOR * run.steps * run.step_s
+                next_s = now + (chance.expovariate(rate) if rate else float("inf"))
             if next_s is not None and now >= next_s and newest < 0.95 * run.steps:
                 next_s += chance.expovariate(rate)
                 job.fault(chance, now)
@@ -219,20 +226,51 @@ def _rows(folder: Path, last_bytes: int | None = None) -> list[dict[str, Any]]:
 
 
 def _figures(run: Run, folder: Path) -> dict[str, Any]:
-    rows = _rows(folder)
-    begun_s = min(row["s"] for row in rows)
+    rows = sorted(_rows(folder), key=lambda row: row["s"])
+    if not rows:
+        raise SystemExit(f"no step was made: see {folder}")
+    begun_s = rows[0]["s"]
     # The sums of each step, over the ranks that have made it.
-    taken = np.array([row["live"] * (1 - row["missing"]) for row in rows])
     live = np.array([row["live"] for row in rows])
+    taken = live * (1 - np.array([row["missing"] for row in rows]))
     ends = [json.loads(path.read_text()) for path in folder.glob("end*")]
     last = [row["loss"] for row in rows if row["step"] > 0.9 * run.steps]
+    waits = [
+        float(wait)
+        for path in folder.glob("rank*.log")
+        for wait in re.findall(r"this process waited ([\d.]+) s", path.read_text())
+    ]
     return {
-        "seconds": max(row["s"] for row in rows) - begun_s,
+        "steps_made": max(row["step"] for row in rows),
+        "seconds": rows[-1]["s"] - begun_s,
         "of_live": float(np.mean(taken / live)),
         "of_places": float(np.mean(taken) / run.ranks),
-        "loss": float(np.mean(last)),
-        "accuracy": float(np.mean([end["accuracy"] for end in ends])),
+        "loss": float(np.mean(last)) if last else None,
+        "accuracy": float(np.mean([end["accuracy"] for end in ends])) if ends else None,
+        "waits": sorted(waits),
+        "ends": ends,
+        "curve": _curve(rows, taken / run.ranks),
     }
+
+
+def _curve(rows: list[dict[str, Any]], taken: np.ndarray) -> list[list[float]]:
+    """Returns time, step, share of all ranks in a sum, and loss."""
+    times = np.array([row["s"] for row in rows])
+    steps = np.maximum.accumulate([row["step"] for row in rows])
+    losses = np.array([row["loss"] for row in rows])
+    parts = np.array_split(np.arange(len(rows)), min(POINTS, len(rows)))
+    return [
+        [
+            round(float(value), 4)
+            for value in (
+                times[part[-1]] - times[0],
+                steps[part[-1]],
+                np.mean(taken[part]),
+                np.mean(losses[part]),
+            )
+        ]
+        for part in parts
+    ]
 
 
 def _free_port() -> int:
@@ -244,19 +282,51 @@ def _free_port() -> int:
 def table(figures: dict[Run, dict[str, Any]]) -> str:
     """Returns the table of all runs."""
     lines = [
-        "| training | faults | s | speed | live in a sum | of all | loss | accuracy |",
-        "| --- | --- | --: | --: | --: | --: | --: | --: |",
+        (
+            "| training | faults | steps | speed | live in a sum | of all | a return "
+            "| loss | accuracy |"
+        ),
+        "| --- | --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
-    quiet = next((f["seconds"] for r, f in figures.items() if not r.faults_per_hour), 0)
+    pace = {
+        run.seed: found["steps_made"] / found["seconds"]
+        for run, found in figures.items()
+        if not run.faults_per_hour
+    }
     for run, found in figures.items():
         faults = ", ".join(f"{count} {kind}" for kind, count in found["faults"].items())
+        speed = found["steps_made"] / found["seconds"] / pace.get(run.seed, np.nan)
+        waits = found["waits"]
         lines.append(
-            f"| {run.scheme} | {faults or 'none'} | {found['seconds']:.0f} "
-            f"| {quiet / found['seconds']:.2f} | {found['of_live']:.2f} "
-            f"| {found['of_places']:.2f} | {found['loss']:.4f} "
-            f"| {100 * found['accuracy']:.1f} % |"
+            f"| {run.scheme} | {faults or 'none'} | {found['steps_made']} "
+            f"| {speed:.2f} | {found['of_live']:.2f} | {found['of_places']:.2f} "
+            f"| {f'{np.median(waits):.2f} s' if waits else '-'} "
+            f"| {_or_dash(found['loss'], '.4f')} "
+            f"| {_or_dash(found['accuracy'], '.1%')} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def plot(figures: dict[Run, dict[str, Any]], path: Path) -> None:
+    """Draws steps, participation and loss of all runs over time."""
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    axes = figure.subplots(3, sharex=True)
+    for run, found in figures.items():
+        name = f"{run.scheme}, {run.faults_per_hour:g} faults an hour"
+        times, *curves = zip(*found["curve"], strict=True)
+        for axis, curve in zip(axes, curves, strict=True):
+            axis.plot(times, curve, label=name, linewidth=1)
+    for axis, name in zip(axes, ("step", "ranks in a sum", "loss"), strict=True):
+        axis.set_ylabel(name)
+    axes[1].set_ylim(0, 1.05)
+    axes[2].set_yscale("log")
+    axes[2].set_xlabel("s")
+    axes[0].legend()
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:
@@ -266,7 +336,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9_000)
     parser.add_argument("--step-s", type=float, default=0.2)
     parser.add_argument("--faults-per-hour", type=float, default=125)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--schemes", nargs="+", default=["bounded", "gloo"])
     parser.add_argument("--output", type=Path, default=Path("chaos-output"))
     given = parser.parse_args()
     given.output.mkdir(exist_ok=True)
@@ -278,22 +349,32 @@ def main() -> None:
             ranks=given.ranks,
             steps=given.steps,
             step_s=given.step_s,
-            seed=given.seed,
+            seed=seed,
         )
+        for seed in given.seeds
         for scheme, rate in (
             ("bounded", 0.0),
             ("bounded", given.faults_per_hour),
             ("gloo", given.faults_per_hour),
         )
+        if scheme in given.schemes
     ]
-    for run in runs:
-        if not results.read(path, [run]):
-            folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-            print(f"{run.scheme}, {run.faults_per_hour:g} faults per hour: {folder}")
-            results.append(path, dataclasses.asdict(run) | measure(run, folder))
-    text = table(results.read(path, runs))
+    missing = [run for run in runs if not results.read(path, [run])]
+    for _, group in itertools.groupby(missing, lambda run: (run.seed, run.scheme)):
+        with ThreadPoolExecutor() as pool:
+            for run, figures in pool.map(_measured, group):
+                results.append(path, dataclasses.asdict(run) | figures)
+    figures = results.read(path, runs)
+    text = table(figures)
     (given.output / "table.md").write_text(text)
+    plot(figures, given.output / "chaos.png")
     print(text)
+
+
+def _measured(run: Run) -> tuple[Run, dict[str, Any]]:
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    print(f"{run.scheme}, {run.faults_per_hour:g} faults per hour: {folder}")
+    return run, measure(run, folder)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ starts again from the checkpoint in FOLDER.
 """
 
 import json
+import logging
 import pickle
 import sys
 import time
@@ -87,8 +88,28 @@ def drain_fn(state: Any) -> Any:
     return update(state, rest)
 
 
+compiled: list[str] = []
+
+
+def facts() -> dict[str, int]:
+    """Returns numbers of this process that must not grow."""
+    status = Path("/proc/self/status").read_text()
+    return {
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": int(status.split("Threads:")[1].split()[0]),
+        "memory_kb": int(status.split("VmRSS:")[1].split()[0]),
+        "compiled": len(compiled),
+    }
+
+
 def main() -> None:
-    """Trains, and prints the accuracy."""
+    """Trains, and writes the accuracy."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: (
+            compiled.append(name) if "backend_compile" in name else None
+        )
+    )
     jax_optireduce.init(backend="xla" if SCHEME == "gloo" else "optireduce")
     rank, ranks = jax.process_index(), jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,))
@@ -125,6 +146,7 @@ def main() -> None:
     if SCHEME != "gloo":
         drain = compiled(drain_fn, state, specs=(EVERYWHERE,), result=EVERYWHERE)
     state, step = jax_optireduce.join(state, step)
+    first, began = None, step
     with (FOLDER / f"rank{rank}.jsonl").open("a", buffering=1) as file:
         while step < STEPS:
             time.sleep(STEP_S)
@@ -134,18 +156,23 @@ def main() -> None:
             row = {"step": step, "s": time.time(), "loss": loss}
             file.write(json.dumps(row | {"live": live, "missing": missing}) + "\n")
             state = jax_optireduce.admit(state, step, drain)
+            # The first steps of a process may compile small programs.
+            if first is None and step >= began + 20:
+                first = facts()
             if SCHEME == "gloo" and rank == 0 and step % SAVE_EVERY == 0:
                 values = jax.tree.map(
                     lambda x: np.asarray(x.addressable_data(0)), state
                 )
                 saved.with_suffix(".new").write_bytes(pickle.dumps((step, values)))
                 saved.with_suffix(".new").rename(saved)
+    last = facts()
     if drain is not None:
         state = drain(state)
     params = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), state["params"])
     found = np.argmax(logits_of(params, images[:HELD_OUT]), 1)
     accuracy = float(np.mean(found == labels[:HELD_OUT]))
-    (FOLDER / f"end{rank}").write_text(json.dumps({"accuracy": accuracy}))
+    end = {"accuracy": accuracy, "began": began, "first": first, "last": last}
+    (FOLDER / f"end{rank}").write_text(json.dumps(end))
     jax_optireduce.shutdown()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-_RUN = {"ranks": 4, "steps": 100, "step_s": 0.1, "seed": 1}
+_RUN = {"ranks": 4, "steps": 100, "step_s": 0.1}
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def chaos(monkeypatch):
 
 
 def test_participation_is_of_the_live_ranks_and_of_all_places(chaos, tmp_path):
-    run = chaos.Run(scheme="bounded", faults_per_hour=1.0, **_RUN)
-    rows = [(99, 2.0, 0.0), (100, 4.0, 0.5)]
+    run = chaos.Run(scheme="bounded", faults_per_hour=1.0, seed=1, **_RUN)
+    rows = [(98, 2.0, 0.0), (100, 4.0, 0.5)]
     text = "".join(
         json.dumps({"step": n, "s": float(n), "loss": 1, "live": live, "missing": part})
         + "\n"
@@ -32,13 +32,21 @@ def test_participation_is_of_the_live_ranks_and_of_all_places(chaos, tmp_path):
     # A process may be killed while it writes.
     (tmp_path / "rank0.jsonl").write_text(text + '{"step": 10')
     (tmp_path / "end0").write_text('{"accuracy": 0.5}')
-    assert chaos._figures(run, tmp_path) == {
-        "seconds": 1.0,
+    (tmp_path / "rank0.log").write_text(
+        "rank 1 back in step 9: this process waited 0.25 s"
+    )
+    figures = chaos._figures(run, tmp_path)
+    expected = {
+        "steps_made": 100,
+        "seconds": 2.0,
         "of_live": 0.75,
         "of_places": 0.5,
         "loss": 1.0,
         "accuracy": 0.5,
+        "waits": [0.25],
+        "curve": [[0.0, 98.0, 0.5, 1.0], [2.0, 100.0, 0.5, 1.0]],
     }
+    assert {name: figures[name] for name in expected} == expected
 
 
 @pytest.mark.long
