@@ -21,7 +21,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
       .owed = std::vector<bool>(log_.scenario.lanes)};
   record.drain = log_.workload.IsDrain(record.collective, call);
   if (record.drain) steps_.RecordDrain();
-  Submission submission{.spec = record.collective.spec,
+  Submission submission{.spec = record.collective.NamedSpec(),
                         .sequence = log_.workload.SequenceOf(call),
                         .leaves = leaves_.MakeLeaves(now, record),
                         .drain = record.drain,
@@ -96,7 +96,7 @@ void Checker::Done(Instant now, Rank rank, const CallDone& done) {
 
 void Checker::Driven(Instant now, Rank node, const Endpoint& endpoint) {
   traffic_.Driven(now, node, endpoint);
-  if (log_.scenario.removable() == 0) return;
+  if (log_.scenario.removable() == 0 && log_.scenario.absent == 0) return;
   removals_.RecordView(now, RankOf(log_.scenario, node), endpoint.live());
 }
 

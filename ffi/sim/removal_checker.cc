@@ -36,6 +36,9 @@ void RemovalChecker::RecordView(Instant now, Rank rank, std::vector<Rank> view) 
   const auto smaller = std::ranges::find_if(
       log_.views, [&](const std::vector<Rank>& known) { return known.size() <= view.size(); });
   if (smaller != log_.views.end() && *smaller == view) return;
+  if (!std::ranges::includes(log_.views.front(), view)) {
+    return log_.Fail(now, rank, "the ranks go on with one whose place is empty");
+  }
   if (!std::ranges::all_of(log_.views, [&](auto& known) { return AreNested(known, view); })) {
     return log_.Fail(now, rank, "the ranks go on in two groups");
   }

@@ -21,7 +21,7 @@ RunLog::RunLog(const Scenario& of, const Workload& calls_of)
   lane.first_heard.assign(of.ranks, kNever);
   for (std::uint16_t rank = 0; rank < of.ranks; ++rank) {
     ranks[rank].lanes.assign(of.lanes, lane);
-    views.front().push_back(Rank(rank));
+    if (!of.IsAbsent(Rank(rank))) views.front().push_back(Rank(rank));
   }
 }
 

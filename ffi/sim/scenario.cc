@@ -142,6 +142,29 @@ Status ValidateRanks(const Scenario& scenario) {
   return {};
 }
 
+Status ValidateAbsent(const Scenario& scenario) {
+  if (scenario.absent == 0) return {};
+  if (scenario.ranks > 64 || std::cmp_greater(std::bit_width(scenario.absent), scenario.ranks) ||
+      2 * scenario.present() <= scenario.ranks) {
+    return InvalidArgument("absent= needs ranks=64 or fewer, and leaves more than half of them.");
+  }
+  for (std::uint16_t rank = 0; rank < scenario.ranks; ++rank) {
+    const Rank of(rank);
+    const Rank first = scenario.slices().SliceOf(of).front();
+    if (scenario.IsAbsent(of) != scenario.IsAbsent(first)) {
+      return InvalidArgument("absent= has all ranks of a slice or none, and rank " +
+                             std::to_string(rank) + " differs from rank " +
+                             std::to_string(first.value()) + " of its slice.");
+    }
+  }
+  // Other collectives wait for the absent ranks, and refuse every call.
+  if (scenario.sim_mode() != SimMode::kBounded || scenario.sim_stages() != SimStages::kBoth ||
+      scenario.groups > 1 || scenario.mismatch != 0) {
+    return InvalidArgument("absent= needs mode=bounded, stages=both, groups=1 and mismatch=none.");
+  }
+  return {};
+}
+
 Status ValidateNetwork(const Scenario& scenario) {
   // No fault of such a run would fail a tag, and endpoints behave the same without tags.
   if (scenario.unprotected != 0 &&
@@ -199,11 +222,12 @@ Status ValidatePrograms(const Scenario& scenario) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
   // A rank that does not come would stop all others.
-  if (scenario.meet_calls > 0 && (scenario.sequential == 0 || scenario.collectives > 1 ||
-                                  scenario.groups > 1 || !scenario.is_whole())) {
+  if (scenario.meet_calls > 0 &&
+      (scenario.absent != 0 || scenario.sequential == 0 || scenario.collectives > 1 ||
+       scenario.groups > 1 || !scenario.is_whole())) {
     return InvalidArgument(
-        "meet_calls= needs sequential=1, collectives=1, groups=1 and no failure of a rank or "
-        "path.");
+        "meet_calls= needs sequential=1, collectives=1, groups=1, absent=0 and no failure of a "
+        "rank or path.");
   }
   if (scenario.settle_calls > 0 &&
       (scenario.sim_mode() != SimMode::kBounded || scenario.sequential == 0 ||
@@ -255,8 +279,8 @@ Result<Scenario> ReadOrigin(const Items& items) {
 }  // namespace
 
 Status Validate(const Scenario& scenario) {
-  for (const auto validate :
-       {ValidateRanks, ValidateGroups, ValidateNetwork, ValidateMismatch, ValidatePrograms}) {
+  for (const auto validate : {ValidateRanks, ValidateAbsent, ValidateGroups, ValidateNetwork,
+                              ValidateMismatch, ValidatePrograms}) {
     if (Status valid = validate(scenario); !valid.ok()) return valid;
   }
   return {};

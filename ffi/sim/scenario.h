@@ -4,6 +4,7 @@
 #ifndef FFI_SIM_SCENARIO_H_
 #define FFI_SIM_SCENARIO_H_
 
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <span>
@@ -176,7 +177,8 @@ enum class SimMismatch : std::uint64_t {
   X(mtu_bytes, 1000, 1, 65'507, "the longest datagrams that pass the links of mtu_rank then")      \
   X(mtu_rank, 0, 0, 63, "the rank behind those links")                                             \
   X(mtu_one_way, 0, 0, 1, "1: only datagrams from it are lost")                                    \
-  X(mtu_to, 64, 0, 64, "only datagrams from mtu_rank to this rank are lost; 64: to all")
+  X(mtu_to, 64, 0, 64, "only datagrams from mtu_rank to this rank are lost; 64: to all")           \
+  X(absent, 0, 0, UINT64_MAX, "ranks whose places are empty from the start, a bit for each")
 
 struct Scenario {
 #define OPTIREDUCE_DECLARE_FIELD(name, default_value, least, most, meaning) \
@@ -200,6 +202,12 @@ struct Scenario {
   bool only_gives_up() const {
     return give_up_at_us > 0 &&
            LastingFailures() + PassingFailures() + leave_at_end == give_up_at_us;
+  }
+  // The place of the rank is empty: no process of it takes part.
+  bool IsAbsent(Rank rank) const { return rank.index() < 64 && (absent >> rank.index() & 1) != 0; }
+  // The number of the other ranks.
+  std::uint64_t present() const {
+    return ranks - static_cast<std::uint64_t>(std::popcount(absent));
   }
   Slices slices() const { return Slices(static_cast<std::uint16_t>(ranks_per_slice)); }
   // Calls never wait for a rank that is behind.

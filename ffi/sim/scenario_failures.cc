@@ -51,19 +51,19 @@ std::uint64_t Scenario::removable() const {
     all |= BitIf(cut_for_us > 0, cut_rank) | BitIf(freeze_for_us > 0, freeze_rank) |
            BitIf(lane_cut_for_us > 0, lane_cut_rank);
   }
-  all = WithSlices(all);
+  all = WithSlices(all) & ~absent;
   if (!part_is_long()) return all;
-  const std::uint64_t all_ranks = ~std::uint64_t{0} >> (64 - ranks);
-  const auto side = static_cast<std::uint64_t>(std::popcount(part_side));
+  const std::uint64_t all_ranks = ~std::uint64_t{0} >> (64 - ranks) & ~absent;
+  const auto side = static_cast<std::uint64_t>(std::popcount(part_side & all_ranks));
   // With two halves, the rank that is reached last after the partition is removed. With more
   // silent ranks, or slices that are parted, either side may be the larger one.
-  if (2 * side == ranks || all != 0 || ranks_per_slice > 1) return all_ranks;
-  return 2 * side < ranks ? part_side : all_ranks & ~part_side;
+  if (2 * side == present() || all != 0 || ranks_per_slice > 1) return all_ranks;
+  return all_ranks & (2 * side < present() ? part_side : ~part_side);
 }
 
 bool Scenario::goes_on() const {
   const auto silent = static_cast<std::uint64_t>(std::popcount(removable()));
-  return silent > 0 && 2 * silent < ranks && sim_mode() == SimMode::kBounded &&
+  return silent > 0 && 2 * silent < present() && sim_mode() == SimMode::kBounded &&
          sim_stages() == SimStages::kBoth && mismatch == 0 && cancel_at_us == 0 &&
          leave_at_end == 0 && give_up_at_us == 0 && hang_at_us == 0;
 }

@@ -170,10 +170,14 @@ std::vector<std::unique_ptr<Endpoint>> MakeEndpoints(const Scenario& scenario, R
   EndpointOptions options = EndpointOf(scenario, rank, SessionOf(scenario));
   const auto lanes = static_cast<std::uint16_t>(scenario.lanes);
   options.lanes = lanes;
+  // The endpoint of an absent rank is never driven.
+  for (std::uint16_t r = 0; r < scenario.ranks && !scenario.IsAbsent(rank); ++r) {
+    if (scenario.IsAbsent(Rank(r))) options.absent.emplace_back(r);
+  }
   std::shared_ptr<SharedMembership> membership;
   if (lanes > 1) {
     membership = std::make_shared<SharedMembership>(rank, options.world_size, options.peer_timeout,
-                                                    lanes, scenario.slices());
+                                                    lanes, scenario.slices(), options.absent);
   }
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (options.lane = 0; options.lane < lanes; ++options.lane) {

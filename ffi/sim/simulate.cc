@@ -166,6 +166,7 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
       Host& made = host(NodeOf(scenario, Rank(r), lane));
       made.endpoint = std::move(endpoints[lane]);
       made.buffer.resize(scenario.batch_max * scenario.datagram_bytes);
+      made.silent = scenario.IsAbsent(Rank(r));
     }
   }
   for (const std::vector<std::byte>& datagram : ForeignDatagrams(scenario)) {

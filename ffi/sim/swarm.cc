@@ -40,6 +40,7 @@ class Swarm {
     if (OneIn(2)) scenario_.shard_bytes_min = Wild(1, 1 << 14);
     ChooseRareCalls();
     ChooseSettling();
+    ChooseAbsent();
     return scenario_;
   }
 
@@ -81,6 +82,7 @@ class Swarm {
   void ChooseOverlap();
   void ChooseRareCalls();
   void ChooseSettling();
+  void ChooseAbsent();
   void ChooseLaneCut();
   void ChooseRemoval();
   void ChoosePartition(std::uint64_t at_us);
@@ -389,6 +391,28 @@ void Swarm::ChooseSettling() {
   }
   if (OneIn(2)) s.loss_ppm = WildPpm(100'000);
   scenario_ = s;
+}
+
+// A session that begins with empty places. From draws of its own, after all others.
+void Swarm::ChooseAbsent() {
+  constexpr std::uint64_t kAbsentDraws = 0x5EED'AB5E;  // Chosen: any number.
+  Scenario& s = scenario_;
+  Prng prng(Mix(s.seed ^ kAbsentDraws));
+  const std::uint64_t slices = s.ranks / s.ranks_per_slice;
+  if (prng.Below(8) != 0 || slices < 3) return;
+  Scenario chosen = s;
+  chosen.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  chosen.stages = static_cast<std::uint64_t>(SimStages::kBoth);
+  // Slices of which less than a half are absent, each with the same chance.
+  std::uint64_t left = 1 + prng.Below((slices - 1) / 2);
+  for (std::uint64_t slice = 0; slice < slices; ++slice) {
+    if (prng.Below(slices - slice) >= left) continue;
+    --left;
+    for (std::uint64_t r = 0; r < s.ranks_per_slice; ++r) {
+      chosen.absent |= std::uint64_t{1} << (slice * s.ranks_per_slice + r);
+    }
+  }
+  if (Validate(chosen).ok()) s = chosen;
 }
 
 void Swarm::ChooseOverlap() {

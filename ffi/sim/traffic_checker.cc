@@ -54,7 +54,8 @@ void TrafficChecker::Polled(Instant now, Rank node, const Transmit& transmit,
                             std::size_t batch_max) {
   LaneRecord& seen = log_.LaneAt(node);
   const Rank rank = RankOf(log_.scenario, node);
-  if (transmit.to == rank || transmit.to.index() >= log_.ranks.size() || transmit.bytes == 0 ||
+  if (transmit.to == rank || transmit.to.index() >= log_.ranks.size() ||
+      log_.scenario.IsAbsent(transmit.to) || transmit.bytes == 0 ||
       transmit.bytes != SizeOf(transmit.pieces) || transmit.datagram_bytes == 0 ||
       transmit.datagram_bytes > log_.scenario.datagram_bytes) {
     return log_.Fail(now, rank, "a transmit goes nowhere, is empty, or has too large datagrams");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "ffi/base/check.h"
@@ -281,6 +282,15 @@ std::vector<SimCollective> MakeGroups(const Scenario& scenario) {
   return made;
 }
 
+// Leaves a collective its present members. If it has none, all ranks become members.
+void EmptyPlaces(const Scenario& scenario, SimCollective& collective) {
+  const auto is_absent = [&](Rank rank) { return scenario.IsAbsent(rank); };
+  std::vector<Rank>& members = collective.spec.members;
+  if (std::ranges::all_of(members, is_absent)) members = SomeRanks(scenario.ranks, false, 0);
+  std::ranges::copy_if(members, std::back_inserter(collective.absent), is_absent);
+  std::erase_if(members, is_absent);
+}
+
 }  // namespace
 
 double LoadElement(ElementType type, const std::byte* from) {
@@ -336,6 +346,13 @@ ElementRange SimCollective::ShardOf(std::size_t member) const {
   return {.first = member * each, .end = (member + 1) * each};
 }
 
+CollectiveSpec SimCollective::NamedSpec() const {
+  CollectiveSpec named = spec;
+  named.members.insert(named.members.end(), absent.begin(), absent.end());
+  std::ranges::sort(named.members);
+  return named;
+}
+
 ElementRange SimCollective::ResultOf(std::size_t member) const {
   return HasAllGather(spec) ? ElementRange{.first = 0, .end = spec.elements} : ShardOf(member);
 }
@@ -350,6 +367,7 @@ Workload::Workload(const Scenario& scenario) : scenario_(scenario) {
   }
   if (scenario.rare > 0 && scenario.groups == 1) collectives_.back().period = scenario.rare;
   for (SimCollective& each : collectives_) {
+    EmptyPlaces(scenario, each);
     each.calls = (scenario.calls + each.period - 1) / each.period;
   }
 }

@@ -31,7 +31,8 @@ struct ElementRange {
 };
 
 struct SimCollective {
-  CollectiveSpec spec;
+  CollectiveSpec spec;       // its members are those that are present
+  std::vector<Rank> absent;  // the other ranks that programs name as members
   std::vector<std::uint64_t> leaf_elements;
   std::size_t period = 1;  // a program calls it in every so many steps
   std::size_t calls = 0;   // calls of a program, without a drain
@@ -44,6 +45,8 @@ struct SimCollective {
   ElementRange ShardOf(std::size_t member) const;
   // The elements that a call gives the member.
   ElementRange ResultOf(std::size_t member) const;
+  // The collective as programs name it.
+  CollectiveSpec NamedSpec() const;
   std::size_t bytes() const { return spec.elements * SizeOf(spec.element_type); }
 };
 

@@ -379,6 +379,11 @@ def test_a_line_changes_the_scenario_of_its_seed():
         ("seed=1 ranks=2 stop_rank=2", "rank 2"),
         ("seed=1 size=huge", "small or medium"),
         ("seed=1 ranks=17 mode=lossy", "ranks=16"),
+        ("seed=1 ranks=4 mode=bounded absent=3", "more than half"),
+        ("seed=1 ranks=3 mode=bounded absent=8", "more than half"),
+        ("seed=1 ranks=3 mode=exact absent=1", "mode=bounded"),
+        ("seed=1 ranks=6 ranks_per_slice=2 mode=bounded absent=1", "ranks of a slice"),
+        ("seed=1 ranks=4 mode=bounded sequential=1 meet_calls=1 absent=1", "absent=0"),
     ],
 )
 def test_a_wrong_line_says_what_is_wrong(line, message):

@@ -302,7 +302,7 @@ def test_many_faults_around_the_removal_of_slices():
         assert_holds(
             f"seed={seed} size=small ranks=12 ranks_per_slice={2 + seed % 2} "
             "incast=0 mode=bounded mismatch=none calls=6 think_us=500000 skip_ppm=0 "
-            "sequence_first=0 means=0 mtu_at_us=0 part_for_us=0 part_side=1 "
+            "sequence_first=0 means=0 mtu_at_us=0 part_for_us=0 part_side=1 absent=0 "
             f"settle_calls=0 stop_at_us={1 + seed * 40_000} stop_rank={seed % 12}"
         )
 
@@ -313,6 +313,43 @@ def test_neither_half_goes_on_without_the_other():
     )
     # The other calls were refused, or failed.
     assert report["counters"]["calls_completed"] < 3 * 13
+
+
+# ---------------------------------------------------------------------- empty places
+
+
+@pytest.mark.parametrize("loss_ppm", [0, 100_000])
+@pytest.mark.parametrize(
+    "places",
+    [
+        "ranks=3 absent=1",
+        "ranks=5 absent=18",
+        "ranks=4 absent=4 lanes=2",
+        "ranks=6 absent=3 ranks_per_slice=2",
+        "ranks=5 absent=3 collectives=3 subsets=1",
+    ],
+)
+def test_a_session_with_empty_places_sums_what_the_others_give(places, loss_ppm):
+    report = assert_holds(f"seed=20 {places} {GOES_ON} loss_ppm={loss_ppm}")
+    assert report["counters"]["calls_failed"] == 0
+    assert report["counters"]["calls_completed"] >= 13
+
+
+def test_a_rank_dies_while_the_place_of_another_one_is_empty():
+    report = assert_holds(
+        f"seed=21 ranks=5 absent=1 {GOES_ON} stop_at_us=1500000 stop_rank=2"
+    )
+    assert report["counters"]["calls_failed"] == 0
+    assert report["counters"]["calls_completed"] >= 3 * 13
+
+
+def test_half_of_the_ranks_that_are_there_do_not_go_on():
+    # Two of the four are left.
+    report = assert_holds(
+        f"seed=22 ranks=5 absent=16 {GOES_ON} stop_at_us=1000000 stop_rank=0 "
+        "freeze_at_us=1000000 freeze_for_us=60000000 freeze_rank=1"
+    )
+    assert report["counters"]["calls_completed"] < 2 * 13
 
 
 @pytest.mark.parametrize("loss_ppm", [0, 100_000])

@@ -6,6 +6,7 @@ import optireduce_testing as native
 
 EXACT = "ranks=3 calls=4 elements=30 mode=exact"
 LOSSY = "ranks=3 calls=4 elements=30 mode=lossy reduce_scatter_deadline_us=20000"
+EMPTY = "ranks=5 calls=4 elements=30 mode=bounded absent=2"
 STOPPED = "ranks=5 calls=4 elements=30 mode=bounded stop_at_us=1000 stop_rank=2"
 
 
@@ -125,6 +126,22 @@ def test_two_views_of_which_none_holds_the_other_are_found():
     run.note_view(4.0, 0, [0, 1, 3, 4])
     run.note_view(4.1, 2, [0, 2, 3, 4])
     assert "the ranks go on in two groups" in run.failure
+
+
+def test_ranks_that_go_on_with_one_whose_place_is_empty_are_found():
+    run = native.CheckedRun(EMPTY)
+    run.note_view(0.0, 0, [0, 2, 3, 4])
+    assert run.failure == ""
+    run.note_view(0.1, 0, [0, 1, 2, 3, 4])
+    assert "the ranks go on with one whose place is empty" in run.failure
+
+
+def test_a_transmit_to_an_empty_place_is_found():
+    run = native.CheckedRun(EMPTY)
+    run.poll(0.0, 0, 2, 100)
+    assert run.failure == ""
+    run.poll(0.0, 0, 1, 100)
+    assert "a transmit goes nowhere" in run.failure
 
 
 @pytest.mark.parametrize(("to", "size"), [(0, 100), (1, 0), (1, 9000)])
