@@ -153,6 +153,12 @@ class Communicator:
     def cancel(self, reason: str) -> None:
         """Fails every call under way with CANCELLED; the communicator stays usable."""
 
+    def continue_from(self, earlier: Communicator) -> None:
+        """Takes over the deadlines learned in another session; before the first calls.
+
+        Waits for each lane of the other session, for 1 s at most.
+        """
+
     def take_name(self, name: str) -> None:
         """Lets programs find this communicator by `name`, in place of another one."""
 

@@ -188,7 +188,8 @@ void BindCommunicator(nb::module_& module) {
           [](const std::shared_ptr<Communicator>& self, const std::string& reason) {
             Registry::Global().Close(self, reason);
           },
-          "reason"_a, Release());
+          "reason"_a, Release())
+      .def("continue_from", &Communicator::ContinueFrom, "earlier"_a, Release());
 }
 
 // Handlers of host computations; of programs on CPU devices, too.

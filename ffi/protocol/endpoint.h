@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ffi/base/bytes.h"
@@ -116,6 +117,11 @@ class Endpoint {
   // is here, that peers are to get from here, or that its newest calls lacked. Errors of rounding
   // to a wire format are not in it.
   std::vector<LateData> FindLateData() const { return lifecycle_.FindLateData(); }
+
+  // The timing that the rank has learned in this session, for its endpoint of the next session,
+  // which takes it before its first calls.
+  Timings FindTimings() const { return session_.directory.FindTimings(); }
+  void ContinueFrom(Timings earlier) { session_.directory.ContinueFrom(std::move(earlier)); }
 
   // Fails every call under way with `why`, which is not ok; their leaves are not touched
   // afterwards. The endpoint stays usable. Peers that wait for this rank in one of these calls, or

@@ -212,6 +212,15 @@ Status Communicator::Connect(const std::vector<RankAddress>& ranks, std::size_t 
   return Status();
 }
 
+void Communicator::ContinueFrom(const Communicator& earlier) {
+  if (!CheckConnected().ok() || !earlier.CheckConnected().ok()) return;
+  for (std::size_t i = 0; i < std::min(lanes_.size(), earlier.lanes_.size()); ++i) {
+    if (std::optional<Timings> timings = earlier.lanes_[i]->FindTimings()) {
+      lanes_[i]->ContinueFrom(std::move(*timings));
+    }
+  }
+}
+
 void Communicator::Start(DeviceCall call) {
   SetDeadlines(options_, call.spec);
   rendezvous_->Start(std::move(call));

@@ -66,6 +66,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // second at most.
   StatusReport Examine() const;
 
+  // Before the first calls of a session: takes over the deadlines that the process has learned in
+  // the session before. Waits for its lanes for a second each at most.
+  void ContinueFrom(const Communicator& earlier);
+
   // The part of one local device in a call; see DeviceRendezvous::Start. Fills in the deadlines.
   void Start(DeviceCall call);
   Status CheckDrain(const DeviceCall& call) const { return rendezvous_->CheckDrain(call); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <future>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -51,6 +52,11 @@ constexpr Duration kFinishDeliveryMax = std::chrono::seconds(1);
 // Chosen: longer than most calls, so that it costs little in normal operation; shorter than the
 // 500 ms after which a waiting lane has its next turn.
 constexpr Duration kLongWait = std::chrono::milliseconds(200);
+
+// Longest wait for the timing that a lane has learned.
+// Chosen: a lane answers between two turns, within milliseconds; without an answer the deadlines
+// are learned anew.
+constexpr Duration kTimingsWait = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -149,6 +155,25 @@ void Lane::Report() {
   const std::lock_guard lock(mutex_);
   report_ = std::move(report);
   reported_.notify_one();
+}
+
+std::optional<Timings> Lane::FindTimings() {
+  // It outlives the wait, so that a lane that closes meanwhile makes no exception.
+  const auto found = std::make_shared<std::promise<Timings>>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return std::nullopt;
+  }
+  std::future<Timings> answer = found->get_future();
+  Post([this, found] { found->set_value(endpoint_->FindTimings()); });
+  if (answer.wait_for(kTimingsWait) != std::future_status::ready) return std::nullopt;
+  return answer.get();
+}
+
+void Lane::ContinueFrom(Timings earlier) {
+  Post([this, earlier = std::move(earlier)]() mutable {
+    endpoint_->ContinueFrom(std::move(earlier));
+  });
 }
 
 std::vector<LateData> Lane::TakeLateData() {

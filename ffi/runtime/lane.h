@@ -89,6 +89,10 @@ class Lane {
   // Asks the lane's thread, between two of its turns; nothing if it does not answer before `until`.
   // Only one thread at a time may call it.
   std::optional<LaneReport> Examine(Instant until);
+  // Endpoint::FindTimings(); nothing if the lane closes, or does not answer in time.
+  std::optional<Timings> FindTimings();
+  // See Endpoint::ContinueFrom().
+  void ContinueFrom(Timings earlier);
   // After Close(), once: see Endpoint::FindLateData().
   std::vector<LateData> TakeLateData();
 

@@ -244,6 +244,7 @@ class Communicator:
             process_end.complete_programs(
                 native, limit_s, lambda: native.close("its last calls took too long")
             )
+            joined.native.continue_from(native)
         joined.native.take_name(NAME)
         self._before.append((native, log, f"it continues in session {number}"))
         self._native, self.datagram_bytes = joined.native, joined.datagram_bytes

@@ -417,3 +417,65 @@ def test_a_slow_rank_that_begins_every_second_call_in_time_is_a_straggler():
             if source > 0 and not skips:
                 controller.arrived(source, transfer, transfer, 1.0)
         assert controller.straggles(3) or call < 10
+
+
+def learned_controller(transfer: float, calls: int = 40, sources: int = 4):
+    """A controller after calls of one source each, 50 ms apart."""
+    controller = make_controller(sources)
+    for call in range(calls):
+        controller.begin_call(call * 0.05)
+        controller.arrived(1, transfer, transfer, 1.0)
+    controller.begin_call(calls * 0.05)
+    return controller
+
+
+@pytest.mark.parametrize("sources", [3, 4, 9])
+def test_the_first_deadline_of_a_session_is_the_last_one_of_the_session_before(sources):
+    earlier = learned_controller(0.01)
+    controller = make_controller(sources)
+    controller.continue_from(earlier)
+    controller.begin_call(1000.0)
+    assert controller.calibrated()
+    assert controller.deadline() == earlier.deadline() < 0.02
+    # The time between the sessions is no computation, and changes are followed.
+    for call in range(20):
+        controller.arrived(1, 0.1, 0.1, 1.0)
+        controller.begin_call(1000.0 + 0.2 * call)
+    assert 0.1 < controller.deadline() < 0.2
+
+
+def test_the_deadline_of_a_session_before_is_within_the_bound_of_this_one():
+    controller = make_controller(4, bound_s=0.005)
+    controller.continue_from(learned_controller(0.01))
+    controller.begin_call()
+    assert controller.deadline() == 0.005
+
+
+def test_a_controller_that_has_learned_does_not_continue_another_one():
+    controller = learned_controller(0.01)
+    deadline = controller.deadline()
+    controller.continue_from(learned_controller(0.03))
+    assert controller.deadline() == deadline
+
+
+def test_a_controller_that_has_not_learned_gives_nothing():
+    controller = make_controller(4)
+    controller.continue_from(learned_controller(0.01, calls=10))
+    controller.begin_call()
+    assert not controller.calibrated()
+    assert controller.deadline() == BOUND_S
+
+
+def test_a_slow_rank_of_the_session_before_is_not_held_for_slow():
+    earlier = make_controller(4)
+    for call in range(30):
+        earlier.begin_call(call * 0.05)
+        for source in range(4):
+            earlier.began(source, 0.2 if source == 3 else 0.0)
+            earlier.arrived(source, 0.01, 0.01, 1.0)
+    earlier.begin_call(1.5)
+    assert earlier.straggles(3)
+    controller = make_controller(4)
+    controller.continue_from(earlier)
+    controller.begin_call(2.0)
+    assert not controller.straggles(3)

@@ -63,6 +63,30 @@ def test_a_killed_rank_comes_back_with_the_state_of_the_others(tmp_path):
             assert started[rank].lines("compiled") == ["0"], started.describe()
 
 
+def test_learned_deadlines_go_over_to_the_next_session(tmp_path):
+    deadline_max_s = 2.0
+    learned = {"deadline_s": 0.0, "deadline_max_s": deadline_max_s}
+
+    def deadlines(rank: ranks.Rank) -> dict[int, float]:
+        numbers = (line.split() for line in rank.lines("deadline"))
+        return {int(number): float(seconds) for number, seconds in numbers}
+
+    with _start(tmp_path, 4, **learned) as started:
+        started.wait_for(2, "step 40")
+        started[2].process.kill()
+        started.start_again(2)
+        _await_return(started, 2, 2)
+        _finish(started)
+        _, back = map(int, started[2].lines("back"))
+        for rank in (0, 1, 3):
+            found = deadlines(started[rank])
+            assert found[1] == deadline_max_s
+            assert found[40] < deadline_max_s / 2, started.describe()
+            assert found[back + 1] < deadline_max_s / 2, started.describe()
+        # It measures at first.
+        assert deadlines(started[2])[back + 1] == deadline_max_s, started.describe()
+
+
 def test_the_first_rank_that_comes_back_does_not_wait_for_the_second(tmp_path):
     with _start(tmp_path, 5) as started:
         for rank in (1, 3):

@@ -20,6 +20,7 @@ void Bind(nb::module_& m) {
                                           sources);
           },
           "late_budget"_a, "bound_s"_a, "latency_s"_a, "sources"_a, "waits_for_stragglers"_a)
+      .def("continue_from", &DeadlineController::ContinueFrom)
       .def(
           "begin_call", [](DeadlineController& self, double now) { self.BeginCall(At(now)); },
           "now"_a = 0.0)

@@ -22,7 +22,7 @@ class TestEndpoint {
                std::uint32_t session, std::uint16_t lane, double call_timeout_s,
                std::uint32_t max_lag, std::size_t early_bytes_max, std::uint16_t ranks_per_slice,
                std::size_t shard_bytes_min, std::size_t receive_buffer_bytes,
-               const std::vector<std::uint16_t>& absent)
+               const std::vector<std::uint16_t>& absent, double late_budget)
       : buffer_(std::size_t{1} << 16) {
     EndpointOptions options;
     options.rank = Rank(static_cast<std::uint16_t>(rank));
@@ -35,6 +35,7 @@ class TestEndpoint {
     options.shard_bytes_min = shard_bytes_min;
     for (const std::uint16_t each : absent) options.absent.emplace_back(each);
     options.receive_buffer_bytes = receive_buffer_bytes;
+    options.late_budget = late_budget;
     if (protection == "none") options.protection = Protection::kNone;
     if (protection == "encrypt") options.protection = Protection::kEncrypt;
     if (secret.size() != options.secret.size()) throw std::invalid_argument("secret: 32 bytes");
@@ -103,6 +104,9 @@ class TestEndpoint {
     call.spec = collective.ToSpec();
     call.sequence = Sequence(sequence);
     endpoint_->GiveUp(At(now), std::move(call), Status(StatusCode::kCancelled, why));
+  }
+  void ContinueFrom(const TestEndpoint& earlier) {
+    endpoint_->ContinueFrom(earlier.endpoint_->FindTimings());
   }
   void ProbePaths(const std::vector<std::size_t>& lengths) { endpoint_->ProbePaths(lengths); }
   // Key: the rank. Value: (heard, answered, passed_bytes).
@@ -176,6 +180,7 @@ void BindCallDone(nb::module_& m) {
       .def_prop_ro("in_flight", [](const CallDone& self) { return self.stats.in_flight; })
       .def_prop_ro("live", [](const CallDone& self) { return self.stats.live; })
       .def_prop_ro("elapsed", [](const CallDone& self) { return ToSeconds(self.stats.elapsed); })
+      .def_prop_ro("deadline", [](const CallDone& self) { return ToSeconds(self.stats.deadline); })
       .def_prop_ro("passed", [](const CallDone& self) { return self.stats.passed; })
       .def_prop_ro("number", [](const CallDone& self) { return self.stats.number.value(); })
       .def_prop_ro("skipped", [](const CallDone& self) { return self.stats.skipped; })
@@ -186,7 +191,7 @@ void BindEndpoint(nb::module_& m) {
   nb::class_<TestEndpoint>(m, "Endpoint")
       .def(nb::init<int, int, nb::bytes, std::size_t, double, double, const std::string&,
                     std::uint32_t, std::uint16_t, double, std::uint32_t, std::size_t, std::uint16_t,
-                    std::size_t, std::size_t, const std::vector<std::uint16_t>&>(),
+                    std::size_t, std::size_t, const std::vector<std::uint16_t>&, double>(),
            "rank"_a, "world_size"_a, "secret"_a, "datagram_bytes_max"_a = 1472,
            "peer_timeout_s"_a = 30.0, "mismatch_timeout_s"_a = 10.0,
            "protection"_a = "authenticate", "session"_a = 77, "lane"_a = 0,
@@ -195,7 +200,7 @@ void BindEndpoint(nb::module_& m) {
            // Every rank owns a shard, unless a test is about small buckets.
            "shard_bytes_min"_a = 1,
            "receive_buffer_bytes"_a = EndpointOptions{}.receive_buffer_bytes,
-           "absent"_a = std::vector<std::uint16_t>())
+           "absent"_a = std::vector<std::uint16_t>(), "late_budget"_a = 0.0)
       .def("submit", &TestEndpoint::Submit, "now"_a, "collective"_a, "array"_a, "sequence"_a = 0,
            "token"_a = 0, "drain"_a = false, "averages"_a = false,
            "clusters"_a = std::vector<std::uint16_t>(), "spare"_a = 0)
@@ -208,6 +213,7 @@ void BindEndpoint(nb::module_& m) {
       .def("leave", &TestEndpoint::Leave)
       .def("cancel", &TestEndpoint::Cancel)
       .def("give_up", &TestEndpoint::GiveUp)
+      .def("continue_from", &TestEndpoint::ContinueFrom)
       .def("probe_paths", &TestEndpoint::ProbePaths)
       .def("unproven_paths", &TestEndpoint::UnprovenPaths)
       .def("finished", &TestEndpoint::Finished)

@@ -27,6 +27,9 @@ void CallPolicy::Prepare(Collective& collective, const EndpointOptions& options,
   if (HasDeadlines(spec) && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
                                                      options.catches_up());
+    if (collective.earlier_timing != nullptr) {
+      collective.timing->ContinueFrom(*collective.earlier_timing);
+    }
   }
   if (RetainsLateData(spec) && !collective.deferred) {
     collective.deferred =

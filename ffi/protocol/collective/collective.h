@@ -38,6 +38,7 @@ class Owned {
   T* get() { return value_.get(); }
   T* operator->() { return value_.get(); }
   const T* operator->() const { return value_.get(); }
+  const T& operator*() const { return *value_; }
   explicit operator bool() const { return value_ != nullptr; }
   Owned& operator=(std::unique_ptr<T> value) {
     value_ = std::move(value);
@@ -90,8 +91,9 @@ struct Collective {
   std::optional<Sequence> submitted;  // the highest of these that has begun
   // Made with the first call, where a stage has a deadline.
   Owned<CallTiming> timing;
-  Owned<DeferredData> deferred;  // null unless late data is deferred
-  FormatController format;       // the format of calls with WireFormat::kAuto
+  const CallTiming* earlier_timing = nullptr;  // timing in the session before, if it is known
+  Owned<DeferredData> deferred;                // null unless late data is deferred
+  FormatController format;                     // the format of calls with WireFormat::kAuto
   // Means are over the members that take part in a call: those that are absent will skip it.
   bool averages_present = false;
   std::optional<Sequence> merged;  // the highest that was over before the program had called it

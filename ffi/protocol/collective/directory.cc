@@ -1,5 +1,8 @@
 #include "ffi/protocol/collective/directory.h"
 
+#include <ranges>
+#include <utility>
+
 #include "ffi/base/check.h"
 #include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/wire/wire.h"
@@ -33,11 +36,40 @@ Result<Collective*> Directory::FindOrAdd(const CollectiveSpec& spec) {
       std::make_unique<Collective>(id, spec, *self, SegmentBytesMax(spec, payload_bytes_max_),
                                    OwnersOf(spec, id, shard_bytes_min_));
   collective->bucket_id = BucketOf(spec);
+  collective->earlier_timing = FindEarlier(spec);
   if (OutlivesMembers(spec)) collective->presence = &presence_;
   Collective* learnt = collective.get();
   by_id_.emplace(id, std::move(collective));
   by_name_[spec.name].push_back(learnt);
   return learnt;
+}
+
+Timings Directory::FindTimings() const {
+  Timings timings;
+  for (const auto& [name, collectives] : by_name_) {
+    for (const Collective* collective : std::views::reverse(collectives)) {
+      if (!collective->timing) continue;
+      const auto [known, added] =
+          timings.try_emplace(IdWithoutMembers(collective->spec), *collective->timing);
+      if (!added) known->second.ContinueFrom(*collective->timing);
+    }
+  }
+  return timings;
+}
+
+void Directory::ContinueFrom(Timings earlier) {
+  earlier_ = std::move(earlier);
+  for (const auto& [id, collective] : by_id_) {
+    collective->earlier_timing = FindEarlier(collective->spec);
+    if (collective->timing && collective->earlier_timing != nullptr) {
+      collective->timing->ContinueFrom(*collective->earlier_timing);
+    }
+  }
+}
+
+const CallTiming* Directory::FindEarlier(const CollectiveSpec& spec) const {
+  const auto at = earlier_.find(IdWithoutMembers(spec));
+  return at == earlier_.end() ? nullptr : &at->second;
 }
 
 Collective* Directory::Find(CollectiveId id) const {

@@ -18,6 +18,9 @@
 
 namespace optireduce {
 
+// The timing of collectives, by IdWithoutMembers().
+using Timings = std::map<CollectiveId, CallTiming>;
+
 class Directory {
  public:
   // Collectives that one process can name. Chosen: far more call sites than a program has, and some
@@ -31,6 +34,11 @@ class Directory {
   // directory is full.
   Result<Collective*> FindOrAdd(const CollectiveSpec& spec);
   std::size_t size() const { return by_id_.size(); }
+  // The timing of each collective; if its members have changed, the newest one with learned
+  // deadlines.
+  Timings FindTimings() const;
+  // The collectives, known ones and later ones, continue those of an earlier session.
+  void ContinueFrom(Timings earlier);
   // Null when it is not known.
   Collective* Find(CollectiveId id) const;
   // All with this name, in the order in which they were learnt.
@@ -44,10 +52,14 @@ class Directory {
   const Collective* FindAnnouncedOnly(Rank member, Instant limit) const;
 
  private:
+  // Null if there is none.
+  const CallTiming* FindEarlier(const CollectiveSpec& spec) const;
+
   Rank rank_;
   std::size_t payload_bytes_max_;
   std::size_t shard_bytes_min_;
   Presence presence_;
+  Timings earlier_;
   std::map<CollectiveId, std::unique_ptr<Collective>> by_id_;
   std::map<std::string, std::vector<Collective*>, std::less<>> by_name_;
 };

@@ -45,6 +45,12 @@ CallTiming::CallTiming(const CollectiveSpec& spec, MemberIndex self, double late
   }
 }
 
+void CallTiming::ContinueFrom(const CallTiming& earlier) {
+  for (std::size_t i = 0; i < kStages; ++i) {
+    if (deferring_[i] && earlier.deferring_[i]) deferring_[i]->ContinueFrom(*earlier.deferring_[i]);
+  }
+}
+
 void CallTiming::Open(Instant now) {
   for (auto& controller : deferring_) {
     if (controller) controller->BeginCall(now);

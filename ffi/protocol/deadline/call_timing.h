@@ -34,6 +34,9 @@ class CallTiming {
   // With `goes_on`, calls do not wait for lagging ranks.
   CallTiming(const CollectiveSpec& spec, MemberIndex self, double late_budget, bool goes_on);
 
+  // The collective continues one of an earlier session: see DeadlineController. The times of
+  // dropped data are measured again, by all members together.
+  void ContinueFrom(const CallTiming& earlier);
   // A call opens; the deadlines count from here.
   void Open(Instant now);
   Duration reduce_scatter_deadline() const;

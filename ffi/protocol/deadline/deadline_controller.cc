@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 
 #include "ffi/base/check.h"
 #include "ffi/protocol/deadline/progress.h"
@@ -61,6 +62,18 @@ DeadlineController::DeadlineController(const DeadlineOptions& options, std::size
   OR_CHECK(options.late_budget > 0 && options.late_budget < 1);
   OR_CHECK(options.bound > Duration(0));
   OR_CHECK(sources > 0);
+}
+
+void DeadlineController::ContinueFrom(const DeadlineController& earlier) {
+  if (calibrated() || !earlier.calibrated()) return;
+  DeadlineController continued = earlier;
+  continued.options_ = options_;
+  continued.sources_ = std::move(sources_);
+  continued.scratch_ = std::move(scratch_);
+  continued.call_ = call_;
+  continued.opened_at_ = opened_at_;
+  continued.ForgetOdd();
+  *this = std::move(continued);
 }
 
 void DeadlineController::BeginCall(Instant now) {

@@ -47,6 +47,9 @@ class DeadlineController {
   // `sources` is the number of members; a source is a member's index.
   DeadlineController(const DeadlineOptions& options, std::size_t sources);
 
+  // Takes over what the controller of an earlier session has learned, unless this one is
+  // calibrated; the sources begin anew.
+  void ContinueFrom(const DeadlineController& earlier);
   // Called once per call, when it opens. Learns from the data since the previous opening.
   void BeginCall(Instant now);
   // The program of `source` called, or its result began; once for each call, also for one that the

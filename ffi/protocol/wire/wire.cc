@@ -244,4 +244,10 @@ CollectiveId BucketOf(const CollectiveSpec& spec) {
   return IdOf(bucket);
 }
 
+CollectiveId IdWithoutMembers(const CollectiveSpec& spec) {
+  CollectiveSpec of_any = spec;
+  of_any.members.clear();
+  return IdOf(of_any);
+}
+
 }  // namespace optireduce

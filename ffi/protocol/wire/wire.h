@@ -199,6 +199,8 @@ CollectiveId IdOf(const CollectiveSpec& spec);
 // parts of a bucket differ in their elements only. Two buckets whose identities collide change
 // members together.
 CollectiveId BucketOf(const CollectiveSpec& spec);
+// The identity of the collective whichever ranks are its members.
+CollectiveId IdWithoutMembers(const CollectiveSpec& spec);
 
 }  // namespace optireduce
 

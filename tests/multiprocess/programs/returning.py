@@ -9,6 +9,8 @@ Gradients depend on the step and the rank. Prints
   "back <step>"      at the step at which this process begins
   "step <number> <live processes>"
                      after each step
+  "deadline <number> <seconds>"
+                     of the call in this step
   "compiled <number>" the programs that were compiled since the first step
   "bits <digest>"    of the parameters at the end, after a drain and a resync
 """
@@ -45,7 +47,7 @@ def step(state, row):
     mean, report = jo.average_gradients(
         row[0], "dp", name="gradients", return_stats=True
     )
-    return apply(state, mean), report.live_processes[None]
+    return apply(state, mean), (report.live_processes[None], report.deadline_s[None])
 
 
 def drained(state):
@@ -98,9 +100,11 @@ print("back", number, flush=True)
 first = 0
 while not LAST.exists() or number < int(LAST.read_text()):
     time.sleep(STEP_S)
-    state, live = train(state, rows(number))
+    state, report = train(state, rows(number))
     number += 1
-    print("step", number, int(live.addressable_data(0)[0]), flush=True)
+    live, deadline_s = (each.addressable_data(0)[0] for each in report)
+    print("step", number, int(live), flush=True)
+    print("deadline", number, float(deadline_s), flush=True)
     state = jo.admit(state, number, drain)
     # The first step may compile small programs, such as those of its arguments.
     first = first or len(compiled)
