@@ -88,7 +88,14 @@ def drain_fn(state: Any) -> Any:
     return update(state, rest)
 
 
-compiled: list[str] = []
+# Names of compilations of this process.
+compilations: list[str] = []
+
+
+def note(name: str, *_: Any, **__: Any) -> None:
+    """Listens to JAX's events."""
+    if "backend_compile" in name:
+        compilations.append(name)
 
 
 def facts() -> dict[str, int]:
@@ -98,18 +105,34 @@ def facts() -> dict[str, int]:
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": int(status.split("Threads:")[1].split()[0]),
         "memory_kb": int(status.split("VmRSS:")[1].split()[0]),
-        "compiled": len(compiled),
+        "compilations": len(compilations),
     }
+
+
+def compiled(function: Any, *operands: Any, specs: Any, result: Any) -> Any:
+    """Returns the program of a function on the mesh of its first operand."""
+    mesh = jax.tree.leaves(operands)[0].sharding.mesh
+    mapped = jax.shard_map(
+        function, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False
+    )
+    return jax.jit(mapped).lower(*operands).compile()
+
+
+def local(tree: Any) -> Any:
+    """Returns replicated arrays on the host."""
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), tree)
+
+
+def save(path: Path, step: int, state: Any) -> None:
+    """Writes a checkpoint."""
+    path.with_suffix(".new").write_bytes(pickle.dumps((step, local(state))))
+    path.with_suffix(".new").rename(path)
 
 
 def main() -> None:
     """Trains, and writes the accuracy."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: (
-            compiled.append(name) if "backend_compile" in name else None
-        )
-    )
+    jax.monitoring.register_event_duration_secs_listener(note)
     jax_optireduce.init(backend="xla" if SCHEME == "gloo" else "optireduce")
     rank, ranks = jax.process_index(), jax.process_count()
     mesh = jax.make_mesh((ranks,), (AXIS,))
@@ -133,13 +156,6 @@ def main() -> None:
     state = jax.tree.map(
         lambda x: jax.make_array_from_process_local_data(everywhere, x), values
     )
-
-    def compiled(function: Any, *operands: Any, specs: Any, result: Any) -> Any:
-        mapped = jax.shard_map(
-            function, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False
-        )
-        return jax.jit(mapped).lower(*operands).compile()
-
     specs, result = (EVERYWHERE, DIVIDED, DIVIDED), (EVERYWHERE, DIVIDED)
     train = compiled(step_fn, state, *batch(0), specs=specs, result=result)
     drain = None
@@ -151,7 +167,7 @@ def main() -> None:
         while step < STEPS:
             time.sleep(STEP_S)
             state, report = train(state, *batch(step))
-            loss, live, missing = map(float, np.asarray(report.addressable_data(0))[0])
+            loss, live, missing = map(float, local(report)[0])
             step += 1
             row = {"step": step, "s": time.time(), "loss": loss}
             file.write(json.dumps(row | {"live": live, "missing": missing}) + "\n")
@@ -160,15 +176,9 @@ def main() -> None:
             if first is None and step >= began + 20:
                 first = facts()
             if SCHEME == "gloo" and rank == 0 and step % SAVE_EVERY == 0:
-                values = jax.tree.map(
-                    lambda x: np.asarray(x.addressable_data(0)), state
-                )
-                saved.with_suffix(".new").write_bytes(pickle.dumps((step, values)))
-                saved.with_suffix(".new").rename(saved)
+                save(saved, step, state)
     last = facts()
-    if drain is not None:
-        state = drain(state)
-    params = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), state["params"])
+    params = local(state if drain is None else drain(state))["params"]
     found = np.argmax(logits_of(params, images[:HELD_OUT]), 1)
     accuracy = float(np.mean(found == labels[:HELD_OUT]))
     end = {"accuracy": accuracy, "began": began, "first": first, "last": last}

@@ -289,7 +289,7 @@ class Admission:
                 try:
                     _run(self._agreement.poll())
                 except plans.ReplacedError as error:
-                    _log.warning("rank %d leaves: %s.", self._session.rank, error)
+                    # Its log names the reason at the end.
                     self._session.close(str(error))
                     return
                 except Exception:  # noqa: BLE001 (training goes on without this plan)

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import queue
 import sys
@@ -24,6 +25,8 @@ from typing import Any
 from jax_optireduce import _native
 from jax_optireduce._jax import coordination, processes, programs
 from jax_optireduce._session import lives, signals
+
+_log = logging.getLogger("jax_optireduce")
 
 # Wait of process 0 after the last announcement of an exit, in seconds.
 # Chosen: after its announcement a process disconnects from the coordination service,
@@ -218,6 +221,12 @@ def _at_exit(end: End) -> None:
     if world_size > 1 and lives.newest(rank) > lives.begin(rank):
         # JAX's service would take the goodbye of this process for that of the life that
         # has replaced it.
+        _log.warning(
+            "rank %d ends: life %d was replaced by life %d of its rank.",
+            rank,
+            lives.begin(rank),
+            lives.newest(rank),
+        )
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

@@ -27,7 +27,10 @@ void CallPolicy::Prepare(Collective& collective, const EndpointOptions& options,
   if (HasDeadlines(spec) && !collective.timing) {
     collective.timing = std::make_unique<CallTiming>(spec, collective.self, options.late_budget,
                                                      options.catches_up());
-    if (collective.earlier_timing != nullptr) {
+    const Collective* before = collective.predecessor;
+    if (before != nullptr && before->timing) {
+      collective.timing->ContinueFrom(*before->timing);
+    } else if (collective.earlier_timing != nullptr) {
       collective.timing->ContinueFrom(*collective.earlier_timing);
     }
   }
