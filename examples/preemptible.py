@@ -6,16 +6,22 @@
 The program has three parts that others lack: it compiles before `join`, its data is a
 function of step and rank, and `admit` ends each step. Every call of the step is
 "bounded", so the others do not wait for a process that is away.
+
+With `--checkpoints FOLDER` it also survives the loss of most processes at once. All
+hosts share the folder. If all processes are started again, they continue from its
+newest checkpoint.
 """
 
 import argparse
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -27,7 +33,8 @@ EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)
 # Entries of an input, outputs, and inputs of each rank in a step.
 FEATURES, CLASSES, BATCH = 64, 10, 64
 
-OPTIMIZER = optax.adam(1e-3)
+RATE = 0.1
+OPTIMIZER = optax.sgd(RATE, momentum=0.9)
 
 # The network learns these weights.
 TEACHER = np.random.default_rng(7).standard_normal((FEATURES, CLASSES))
@@ -53,15 +60,17 @@ def batch(step: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), np.argmax(x @ TEACHER, 1).astype(np.int32)
 
 
-def update(state: Any, gradients: Any) -> Any:
-    """Returns parameters and optimizer state after a step."""
-    updates, optimizer = OPTIMIZER.update(gradients, state[1], state[0])
-    return optax.apply_updates(state[0], updates), optimizer
+def settled(state: Any) -> Any:
+    """Returns the state with all late gradients applied, equal on all ranks."""
+    params, optimizer = state
+    late = jax_optireduce.drain(params, AXIS, name="gradients")
+    params = jax.tree.map(lambda p, g: p - RATE * g, params, late)
+    return jax_optireduce.resync((params, optimizer), AXIS)
 
 
-def drained(state: Any) -> Any:
-    """Returns the state with all late gradients applied."""
-    return update(state, jax_optireduce.drain(state[0], AXIS, name="gradients"))
+def total(number: jax.Array) -> jax.Array:
+    """Returns the sum of a number over all ranks, for which it waits."""
+    return jax_optireduce.psum(number, AXIS, name="total")
 
 
 def make_step(graph: Any) -> Any:
@@ -72,10 +81,12 @@ def make_step(graph: Any) -> Any:
             logits = nnx.merge(graph, params)(x)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
-        loss, gradients = jax.value_and_grad(loss_fn)(state[0])
+        params, optimizer = state
+        loss, gradients = jax.value_and_grad(loss_fn)(params)
         mean = jax_optireduce.average_gradients(gradients, AXIS, name="gradients")
         loss = jax_optireduce.pmean(loss, AXIS, mode="bounded", name="loss")
-        return update(state, mean), loss
+        updates, optimizer = OPTIMIZER.update(mean, optimizer, params)
+        return (optax.apply_updates(params, updates), optimizer), loss
 
     return step
 
@@ -87,41 +98,94 @@ def placed(tree: Any, sharding: NamedSharding) -> Any:
     )
 
 
+def compiled(function: Any, *operands: Any) -> Any:
+    """Returns the program of a function of each rank, for operands like these."""
+    sharding = jax.tree.leaves(operands)[0].sharding
+    specs = jax.tree.map(lambda x: x.sharding.spec, operands)
+    mapped = jax.shard_map(
+        function,
+        mesh=sharding.mesh,
+        in_specs=specs,
+        out_specs=EVERYWHERE,
+        check_vma=False,
+    )
+    return jax.jit(mapped).lower(*operands).compile()
+
+
+def make_checkpointer() -> ocp.StandardCheckpointer:
+    """Returns a checkpointer with which each process can save, and waits for no other.
+
+    Its arrays are replicated over the processes.
+    """
+    rank = jax.process_index()
+    whole = ocp.type_handlers.ArrayHandler(
+        primary_host=rank, replica_id=None, use_replica_parallel=False
+    )
+    ocp.type_handlers.register_type_handler(jax.Array, whole, override=True)
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=rank, active_processes={rank}
+    )
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+
+
+def newest(folder: Path) -> int:
+    """Returns the step of the newest checkpoint, or 0."""
+    # An unfinished one has a longer name.
+    steps = (int(path.name) for path in folder.glob("*") if path.name.isdigit())
+    return max(steps, default=0)
+
+
 def main() -> None:
     """Trains, and prints the loss."""
     parser = argparse.ArgumentParser(description="Trains while processes die.")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--step-s", type=float, default=0.02, help="least time of one")
+    parser.add_argument("--checkpoints", type=Path, help="folder")
+    parser.add_argument("--every", type=int, default=50, help="steps to a checkpoint")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.basicConfig(format="%(message)s", force=True)
+    logging.getLogger("jax_optireduce").setLevel(logging.INFO)
 
     jax_optireduce.init()
-    rank = jax.process_index()
+    rank, ranks = jax.process_index(), jax.process_count()
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,))
-    divided = NamedSharding(mesh, DIVIDED)
+    everywhere, divided = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, DIVIDED)
     graph, params = nnx.split(Network(nnx.Rngs(0)))
-    state = placed((params, OPTIMIZER.init(params)), NamedSharding(mesh, EVERYWHERE))
+    state = placed((params, OPTIMIZER.init(params)), everywhere)
     data = placed(batch(0, rank), divided)
+    number = placed(np.int32(0), everywhere)
 
-    def compiled(function: Any, *operands: Any, specs: Any, result: Any) -> Any:
-        mapped = jax.shard_map(
-            function, mesh=mesh, in_specs=specs, out_specs=result, check_vma=False
-        )
-        return jax.jit(mapped).lower(*operands).compile()
+    train = compiled(make_step(graph), state, *data)
+    settle = compiled(settled, state)
+    add_up = compiled(total, number)
 
-    specs = (EVERYWHERE, DIVIDED, DIVIDED)
-    train = compiled(make_step(graph), state, *data, specs=specs, result=EVERYWHERE)
-    drain = compiled(drained, state, specs=(EVERYWHERE,), result=EVERYWHERE)
+    checkpointer = make_checkpointer()
+    folder = arguments.checkpoints and arguments.checkpoints.absolute()
+    first = newest(folder) if folder else 0
+    joined, step = jax_optireduce.join(state, first)
+    if folder and joined is state:
+        # The job begins, and not this process alone.
+        if int(add_up(placed(np.int32(first), everywhere))) != first * mesh.size:
+            raise SystemExit("others have found another checkpoint: start all again")
+        if first:
+            joined = checkpointer.restore(folder / str(first), state)
+            print(f"continues from step {first}")
+    state = joined
 
-    state, step = jax_optireduce.join(state, step=0)
     while step < arguments.steps:
         time.sleep(arguments.step_s)
         state, loss = train(state, *placed(batch(step, rank), divided))
         step += 1
-        if step % 50 == 0:
+        if step % arguments.every == 0:
             print(f"step {step}: loss {float(loss.addressable_data(0)):.3f}")
-        state = jax_optireduce.admit(state, step, drain)
-    drain(state)
+            if folder:
+                state = settle(state)
+                # The ranks save in turn. Without a rank its turn passes.
+                if step // arguments.every % ranks == rank:
+                    checkpointer.save(folder / str(step), state)
+        state = jax_optireduce.admit(state, step, settle)
+    settle(state)
+    checkpointer.wait_until_finished()
     jax_optireduce.shutdown()
 
 
