@@ -1,10 +1,10 @@
-"""A training whose last rank dies before the others save a checkpoint.
+"""A training whose process 0 dies before the others save a checkpoint.
 
-Argument: the folder of the checkpoint. Prints
+Argument: a folder, in which each rank has a checkpoint. Prints
 
-  "stepped <live processes>" after the steps; the last rank then waits to be killed
+  "stepped <live processes>" after the steps; process 0 then waits to be killed
   "synced <live processes>"  after the resync
-  "saved <equal>"            process 0: whether the restored parameters are the same
+  "saved <equal>"            whether the restored parameters are the same
   "done"                     at the end
 """
 
@@ -42,15 +42,25 @@ def own(x: jax.Array) -> Any:
     return row
 
 
-def save_alone(params: np.ndarray) -> bool:
+def save_alone(params: jax.Array) -> bool:
     """Saves without the other processes; returns whether it can be restored."""
+    rank = jax.process_index()
+    whole = ocp.type_handlers.ArrayHandler(
+        primary_host=rank, replica_id=None, use_replica_parallel=False
+    )
+    ocp.type_handlers.register_type_handler(jax.Array, whole, override=True)
     alone = ocp.options.MultiprocessingOptions(
-        primary_host=0, active_processes={0}, barrier_sync_key_prefix="alone"
+        primary_host=rank, active_processes={rank}
     )
     checkpointer = ocp.StandardCheckpointer(multiprocessing_options=alone)
-    checkpointer.save(FOLDER, {"params": params})
+    folder = FOLDER / str(rank)
+    checkpointer.save(folder, {"params": params})
     checkpointer.wait_until_finished()
-    return np.array_equal(checkpointer.restore(FOLDER)["params"], params)
+    # The argument gives shapes, dtypes and shardings.
+    restored = checkpointer.restore(folder, {"params": params})["params"]
+    assert restored.sharding == params.sharding
+    ours, its = (x.addressable_data(0) for x in (params, restored))
+    return np.array_equal(ours, its)
 
 
 with jo.init():
@@ -63,10 +73,11 @@ with jo.init():
     for _ in range(9):
         params, live = train(params, gradients)
     print("stepped", int(own(live)))
-    if jax.process_index() == ranks - 1:
+    if jax.process_index() == 0:
         time.sleep(600)
     params, _, live = synchronized(params)
     print("synced", int(own(live)))
-    if jax.process_index() == 0:
-        print("saved", save_alone(own(params)))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    whole = jax.make_array_from_process_local_data(everywhere, own(params))
+    print("saved", save_alone(whole))
 print("done")
