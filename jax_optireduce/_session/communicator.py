@@ -21,6 +21,7 @@ from jax_optireduce._session import (
     log_thread,
     process_end,
     rendezvous,
+    reports,
     state_transfer,
     status,
 )
@@ -72,6 +73,8 @@ class Communicator:
         self._admission: admission.Admission | None = None
         # Sessions that others may still use, with why this process leaves them.
         self._before: list[tuple[Any, log_thread.LogThread | None, str]] = []
+        self._reporter: reports.Reporter | None = None
+        self._step: int | None = None
         self._log_thread = (
             None if native is None else log_thread.LogThread(native, self, options)
         )
@@ -185,6 +188,8 @@ class Communicator:
             log_thread.log_late_data(self._native.take_late_data())
         if self._log_thread is not None:
             self._log_thread.end()
+        if self._reporter is not None:
+            self._reporter.end(reason)
 
     def _end(self, reason: str, at_once: bool) -> None:
         """Closes; unless `at_once`, after the end of the dispatched programs."""
@@ -390,6 +395,7 @@ def init(**options: Any) -> Communicator:
         if rank == 0:
             admission.announce_session(number)
     _session.current = communicator
+    _begin_reports(communicator)
     _announce(communicator, _describe(communicator, joined))
     values = resolved.values()
     settings = ", ".join(
@@ -418,6 +424,7 @@ def _come_back(communicator: Communicator) -> Communicator:
             communicator, NAME, admission.newest_session(), life, {}
         )
     _session.current = communicator
+    _begin_reports(communicator)
     _log.warning(
         "rank %d, life %d: the job has begun already. join(state, step) takes the "
         "place of the earlier process.",
@@ -425,6 +432,20 @@ def _come_back(communicator: Communicator) -> Communicator:
         life,
     )
     return communicator
+
+
+def _begin_reports(communicator: Communicator) -> None:
+    """Reports to the coordinator, if the job has one, from now on."""
+    options = communicator.options
+    if communicator.world_size == 1 or not rendezvous.has_coordinator(options):
+        return
+
+    def place() -> tuple[int, int | None]:
+        return _session.generation - 1, communicator._step  # noqa: SLF001
+
+    communicator._reporter = reports.Reporter(  # noqa: SLF001 (its own module)
+        communicator, place, options.coordinator, lives.begin(communicator.rank)
+    )
 
 
 def join(state: _T, step: int = 0) -> tuple[_T, int]:
@@ -481,7 +502,9 @@ def admit(state: _T, step: int, drain: Callable[[_T], _T] | None = None) -> _T:
     Raises:
       NotInitializedError: `init` was not called.
     """
-    part = current("admit")._admission  # noqa: SLF001 (its own module)
+    communicator = current("admit")
+    communicator._step = step  # noqa: SLF001 (its own module)
+    part = communicator._admission  # noqa: SLF001
     return state if part is None else part.admit(state, step, drain)
 
 
@@ -601,6 +624,8 @@ def _leave_to_parent() -> None:
     if communicator is not None:
         communicator._native = None  # noqa: SLF001 (its own module)
         communicator._log_thread = None  # noqa: SLF001
+        if communicator._reporter is not None:  # noqa: SLF001
+            communicator._reporter.leave_to_parent()  # noqa: SLF001
         _native.leave_to_parent()
         processes.leave_to_parent()
     process_end.leave_to_parent()

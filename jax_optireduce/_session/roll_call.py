@@ -153,11 +153,32 @@ def host(bind_address: str, num_processes: int) -> None:
       OSError: it cannot open more files.
     """
     job = _Job(bind_address, num_processes, _COORDINATOR, _COORDINATOR)
-    with contextlib.suppress(OSError, ValueError), _connect(job, _SEARCH_S):
-        raise _cannot_listen(job, bind_address, "another program listens there")
-    with _listener(job, bind_address) as listener, _Meeting(job, listener) as meeting:
+    with listen(bind_address) as listener, _Meeting(job, listener) as meeting:
         _log.info("waiting for %d processes at %s", num_processes, bind_address)
         meeting.hold(math.inf)
+
+
+def listen(bind_address: str) -> socket.socket:
+    """Returns a socket at which this program, a coordinator, listens.
+
+    Raises:
+      RendezvousError: it cannot listen there.
+    """
+    job = _Job(bind_address, 0, _COORDINATOR, _COORDINATOR)
+    with contextlib.suppress(OSError, ValueError), connect(bind_address, _SEARCH_S):
+        raise _cannot_listen(job, bind_address, "another program listens there")
+    return _listener(job, bind_address)
+
+
+def connect(address: str, limit_s: float) -> socket.socket:
+    """Returns a connection to "address:port".
+
+    Raises:
+      OSError: no program accepts it within `limit_s` seconds.
+      ValueError: the address has no port.
+    """
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), limit_s)
 
 
 def _describe_absent(job: _Job, news: _News, timeout_s: float) -> str:
@@ -194,7 +215,8 @@ def _facts(news: _News) -> list[str]:
 
 def _search_other_process_0(job: _Job) -> None:
     """Raises if another process 0 holds the roll call: both could listen."""
-    with contextlib.suppress(OSError, ValueError), _connect(job, _SEARCH_S) as found:
+    address = job.coordinator_address
+    with contextlib.suppress(OSError, ValueError), connect(address, _SEARCH_S) as found:
         _follow(found, job, time.monotonic() + _SEARCH_S)
 
 
@@ -218,7 +240,7 @@ def _listener(job: _Job, bind_address: str) -> socket.socket:
         listener.bind((host, int(port)))
         listener.listen(socket.SOMAXCONN)
         listener.setblocking(False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise _cannot_listen(job, bind_address, error) from error
     return listener
 
@@ -372,11 +394,6 @@ def _send(connection: socket.socket, answer: object) -> None:
         connection.send(json.dumps(answer).encode() + b"\n")
 
 
-def _connect(job: _Job, limit_s: float) -> socket.socket:
-    host, _, port = job.coordinator_address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), limit_s)
-
-
 def _report(job: _Job, end: float) -> _News:
     """Waits as another process."""
     while True:
@@ -384,7 +401,7 @@ def _report(job: _Job, end: float) -> _News:
         if left_s <= 0:
             return _News([job.host])
         try:
-            connection = _connect(job, left_s)
+            connection = connect(job.coordinator_address, left_s)
             break
         except (OSError, ValueError):
             time.sleep(min(_RETRY_S, left_s))

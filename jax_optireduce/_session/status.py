@@ -5,11 +5,13 @@ of its own: `python -m jax_optireduce status` shows it.
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
 import socket
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ NAME = re.compile(r"([0-9a-f]{8})-(\d+)-(\d+)\.sock")
 
 # Source: FHS 3.0, section 3.18. A folder of another user in it is not used.
 _TEMPORARY = Path("/tmp")  # noqa: S108
+
+# Chosen: more than the report of a process with the most ranks, in bytes.
+_ANSWER_BYTES_MAX = 64 << 20
 
 
 def serve(native: Any) -> None:
@@ -55,6 +60,42 @@ def connect(client: socket.socket, path: Path) -> None:
         client.connect(f"/proc/self/fd/{folder}/{path.name}")
     finally:
         os.close(folder)
+
+
+def read(path: Path, limit_s: float) -> bytes:
+    """Returns the answer of the process with this status socket.
+
+    Raises:
+      OSError: it does not answer within `limit_s` seconds, or cannot be asked.
+    """
+    end = time.monotonic() + limit_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(limit_s)
+        connect(client, path)
+        parts: list[bytes] = []
+        while sum(map(len, parts)) < _ANSWER_BYTES_MAX:
+            # A timeout of 0 would not wait at all.
+            client.settimeout(max(end - time.monotonic(), 1e-3))
+            part = client.recv(1 << 20)
+            if not part:
+                break
+            parts.append(part)
+        return b"".join(parts)
+
+
+def read_own(rank: int, limit_s: float) -> dict[str, Any]:
+    """Returns the answer of this process; empty without one.
+
+    Args:
+      rank: of this process.
+      limit_s: longest wait, in seconds.
+    """
+    for folder in _own_folders():
+        for path in folder.glob(f"*-{rank}-{os.getpid()}.sock"):
+            # A session that ends removes its socket.
+            with contextlib.suppress(OSError, ValueError):
+                return json.loads(read(path, limit_s))
+    return {}
 
 
 def _remove_dead(folder: Path) -> None:

@@ -10,7 +10,8 @@ the processes, since its end ends those that run. It needs no device and hardly
 any processor time. A new job needs a new coordinator.
 
 Each process gets the address as the option `coordinator`. `launch` starts a
-coordinator itself.
+coordinator itself. At the next port, here 1235, the processes report to it, and
+`status --coordinator 10.0.0.1:1234` shows them.
 
 Exit codes: 0, after SIGTERM; 1, it cannot listen; 2, usage error; 130 after
 Ctrl-C.
@@ -27,7 +28,7 @@ from jax_optireduce._errors import RendezvousError
 from jax_optireduce._jax import service
 from jax_optireduce._session import roll_call
 from jax_optireduce._session.options import Internal
-from jax_optireduce.tools import arguments
+from jax_optireduce.tools import arguments, job_reports
 from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
 
 _log = logging.getLogger("jax_optireduce")
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         **arguments.port(),
         required=True,
-        help="TCP port at which it listens",
+        help="TCP port at which it listens; and P + 1, for the reports",
     )
     parser.add_argument(
         "--bind",
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     _end_by_signals()
     host = f"[{args.bind}]" if ":" in args.bind else args.bind
     address = f"{host}:{args.port}"
+    reports = roll_call.listen(f"{host}:{args.port + 1}")
+    job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)
     heartbeat_timeout_s = Internal.read(os.environ).heartbeat_timeout_s
     try:

@@ -188,7 +188,7 @@ def start(
         graces_s = (options.peer_timeout_s + _GRACE_S, _GRACE_S)
     else:
         graces_s = (grace_s, grace_s)
-    with _reserved_port() as port, _reserved_port() as other_port:
+    with reserved_ports(2) as port, reserved_ports() as other_port:
         cores = (
             core_sets(processes, os.sched_getaffinity(0))
             if pinned
@@ -290,16 +290,28 @@ def _coordinator(processes: int, port: int) -> _Child:
 
 
 @contextlib.contextmanager
-def _reserved_port() -> Iterator[int]:
-    """Reserves a loopback port for a coordination service.
+def reserved_ports(count: int = 1) -> Iterator[int]:
+    """Reserves consecutive loopback ports for services; yields the first one.
 
-    gRPC listens with SO_REUSEPORT, so it can use a port that is bound here without
-    `listen`. No process of another user can, and no second launcher chooses it.
+    A service that listens with SO_REUSEPORT, as gRPC does, can use a port that is bound
+    here without `listen`. No process of another user can, and no second launcher
+    chooses it.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reservation:
-        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reservation.bind(("127.0.0.1", 0))
-        yield reservation.getsockname()[1]
+    while True:
+        with contextlib.ExitStack() as reservations:
+            first = 0
+            try:
+                for at in range(count):
+                    reservation = reservations.enter_context(socket.socket())
+                    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    reservation.bind(("127.0.0.1", first and first + at))
+                    first = first or reservation.getsockname()[1]
+            except (OSError, OverflowError):
+                if not first:
+                    raise
+                continue  # The port after it is in use, or is none.
+            yield first
+            return
 
 
 @dataclasses.dataclass

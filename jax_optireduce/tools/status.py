@@ -8,6 +8,9 @@ so, and shows the state that the other ranks see.
     python -m jax_optireduce status           all jobs of this user on this host
     python -m jax_optireduce status PATH...   these sockets, or of a folder
     ssh HOST python -m jax_optireduce status  the ranks on another host
+    python -m jax_optireduce status --coordinator HOST:PORT
+                                              all ranks, as they report each second
+                                              to the coordinator of the job
 
 Rates are those of the last second (--interval). Loss is the share of the sent
 segments that were retransmitted, and late the share of the received ones that
@@ -33,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from jax_optireduce import _phrases
-from jax_optireduce._session import status
-from jax_optireduce.tools import arguments, screen, status_sockets
+from jax_optireduce._session import reports, status
+from jax_optireduce.tools import arguments, job_status, screen, status_sockets
 from jax_optireduce.tools.status_sockets import Answer, State
 
 # Chosen: peers that fit on a screen; those that stand out come first.
@@ -44,10 +47,6 @@ _PEERS_MAX = 16
 # Chosen: as many as a reader compares.
 _RANKS_MAX = 8
 
-# Shortest duration of a call that sets a rank apart from others, in seconds.
-# Chosen: much longer than usual calls.
-_LONG_CALL_S = 1.0
-
 # Processes that are asked at the same time.
 # Chosen: all of a host; a thread only waits.
 _THREADS = 64
@@ -55,12 +54,20 @@ _THREADS = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.add_argument(
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
         "paths",
         nargs="*",
+        default=[],
         type=_existing,
         metavar="PATH",
         help="a socket, or a folder with sockets (default: the folders of this user)",
+    )
+    asked.add_argument(
+        "--coordinator",
+        type=_address,
+        metavar="HOST:PORT",
+        help="ask the coordinator of a job; the option `coordinator` of its ranks",
     )
     parser.add_argument(
         "--interval",
@@ -73,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Asks the processes and prints their answers."""
+    if args.coordinator is not None:
+        return job_status.run(args.coordinator, as_json=args.json)
     answers = _ask(status_sockets.find(args.paths or status.folders()), args.interval)
     jobs = [_job(answers, session) for session in sorted({a.session for a in answers})]
     jobs.sort(key=_is_dead)
@@ -94,6 +103,14 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0 if ok else 1
+
+
+def _address(text: str) -> str:
+    try:
+        reports.address_beside(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT") from None
+    return text
 
 
 def _existing(path: str) -> Path:
@@ -247,7 +264,7 @@ def _print_groups(ranks: Sequence[Mapping[str, Any]]) -> None:
 
 def _state(rank: Mapping[str, Any]) -> str:
     """Returns the facts that set ranks apart, as a key."""
-    long = [call for call in rank["calls"] if call["age_s"] >= _LONG_CALL_S]
+    long = [call for call in rank["calls"] if call["age_s"] >= job_status.LONG_CALL_S]
     names = ("collective", "sequence", "waiting_for", "absent")
     facts = [[call[name] for name in names] for call in long]
     devices = [[call["collective"], call["sequence"]] for call in rank["devices"]]

@@ -5,9 +5,7 @@ import dataclasses
 import enum
 import json
 import os
-import socket
 import stat
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,6 @@ _VERSION = 1
 # Longest time for an answer, in seconds.
 # Chosen: a process waits for its network threads for 1 s, and a busy host is slow.
 ANSWER_S = 3.0
-
-# Chosen: more than the report of a process with the most ranks, in bytes.
-_ANSWER_BYTES_MAX = 64 << 20
 
 
 class State(enum.StrEnum):
@@ -86,7 +81,7 @@ def ask(path: Path) -> Answer | None:
     session, rank, pid = match.groups()
     answer = Answer(path, session, int(rank), int(pid))
     try:
-        text = _read(path)
+        text = status.read(path, ANSWER_S)
     except FileNotFoundError:
         return None
     except ConnectionRefusedError:
@@ -116,27 +111,6 @@ def _parsed(answer: Answer, text: bytes) -> Answer:
         )
         return dataclasses.replace(answer, state=State.NO_ANSWER, reason=reason)
     return dataclasses.replace(answer, report=report)
-
-
-def _read(path: Path) -> bytes:
-    """Returns the answer of a process.
-
-    Raises:
-      OSError: it does not answer in time, or the socket cannot be opened.
-    """
-    end = time.monotonic() + ANSWER_S
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(ANSWER_S)
-        status.connect(client, path)
-        parts: list[bytes] = []
-        while sum(map(len, parts)) < _ANSWER_BYTES_MAX:
-            # A timeout of 0 would not wait at all.
-            client.settimeout(max(end - time.monotonic(), 1e-3))
-            part = client.recv(1 << 20)
-            if not part:
-                break
-            parts.append(part)
-        return b"".join(parts)
 
 
 def _describe_process(pid: int) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 import jax_optireduce
+from jax_optireduce.tools import launch
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _FORK_SERVER = Path(__file__).with_name("fork_server.py")
@@ -195,12 +196,6 @@ def happens(folder: Path, event: str) -> None:
     (folder / f"event {event}").touch()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _as_environment(options: Mapping[str, object]) -> dict[str, str]:
     """Returns the variables of `Options` and `Internal`."""
     return {f"JAX_OPTIREDUCE_{name.upper()}": str(x) for name, x in options.items()}
@@ -267,7 +262,9 @@ def start(
         address: of rank 0.
         coordinator: whether JAX's service is in a process of its own, not in rank 0.
     """
-    port = _free_port()
+    # The one after it is free, too: for a coordinator.
+    with launch.reserved_ports(2) as port:
+        pass
     common = _environment(folder, f"{address}:{port}", world_size, devices)
     given = {
         # A killed rank sends no goodbye, and process 0 would wait the default time.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from jax_optireduce._session import roll_call
+from jax_optireduce.tools import launch
 
 # Chosen: a start of Python with JAX takes some 2 s, ten times that on a busy machine.
 _PATIENCE_S = 60.0
@@ -20,11 +21,9 @@ _COMMAND = [sys.executable, "-m", "jax_optireduce", "coordinator", "--ranks", "2
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port of this host that is free, and stays so for the test."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
+    """A port of this host that is free, as the next one, and stays so for the test."""
+    with launch.reserved_ports(2) as reserved:
+        yield reserved
 
 
 def _line(process: subprocess.Popen[str]) -> str:
@@ -95,3 +94,32 @@ def test_a_port_that_is_in_use_is_named():
     assert ran.returncode == 1
     assert f"coordinator cannot listen at [::]:{port}: " in ran.stderr
     assert "--port a free TCP port." in ran.stderr
+
+
+def test_the_next_port_is_needed_for_the_reports_of_the_processes():
+    with launch.reserved_ports(2) as port, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port + 1))
+        other.listen()
+        ran = subprocess.run(
+            [*_COMMAND, "--port", str(port), "--bind", "127.0.0.1"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+    assert ran.returncode == 1
+    assert f"coordinator cannot listen at 127.0.0.1:{port + 1}: " in ran.stderr
+
+
+def test_the_last_port_has_no_next_one():
+    ran = subprocess.run(
+        [*_COMMAND, "--port", "65535", "--bind", "127.0.0.1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE_S,
+    )
+    assert ran.returncode == 1
+    assert "coordinator cannot listen at 127.0.0.1:65536: " in ran.stderr
+    assert "Traceback" not in ran.stderr

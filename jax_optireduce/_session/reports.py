@@ -1,0 +1,232 @@
+"""The reports of the ranks to the coordinator: `status --coordinator` shows them.
+
+A thread of each process sends a line of JSON per second on a connection that stays
+open, also while the program waits in a collective. The coordinator keeps the last line
+of each rank (`tools/job_reports.py`). A failed connection is tried again later; nothing
+is queued, and the session does not depend on it.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from jax_optireduce import _phrases
+from jax_optireduce._session import process_end, roll_call, status
+
+# Longest line, in bytes. Chosen: one that waits for 4,000 ranks fits.
+LINE_BYTES_MAX = 1 << 16
+
+# The line of a program that asks for the last reports of all ranks.
+REQUEST = b"jax_optireduce status\n"
+
+# Time between two reports, and the longest time between two attempts to connect, in
+# seconds. Chosen: current for a reader, and without load on a coordinator that is down.
+_PERIOD_S = 1.0
+_RETRY_MAX_S = 30.0
+
+# Longest wait for the coordinator, or for the network threads, in seconds.
+# Chosen: longer than the way over an ocean, and than that of `ffi/runtime`, 1 s.
+_LIMIT_S = 3.0
+
+# Longest wait of `end` for the last report, in seconds. Chosen: short at an exit.
+_END_S = 1.0
+
+# The fields of a report and their types; those of lists are of their elements.
+#   session: number of the session; -1 while the process waits for its place in one
+#   step: of the program at its last `admit`
+#   state: of `_STATES`; reason: of the end
+#   participation: 1 - `missing_contributions` of the last calls
+#   skipped: share of skipped ones among the last calls; `calls_skipped` counts all
+#   call, call_age_s: the oldest call under way; "" without one
+#   waiting_for, absent: as in the flight record, of this call
+#   calls_behind: [rank, calls] of the others that are behind this rank
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "rank": (int,),
+    "life": (int,),
+    "pid": (int,),
+    "host": (str,),
+    "session": (int,),
+    "step": (int, type(None)),
+    "state": (str,),
+    "reason": (str,),
+    "live_processes": (int, type(None)),
+    "participation": (float, int, type(None)),
+    "skipped": (float, int, type(None)),
+    "calls_completed": (int,),
+    "calls_failed": (int,),
+    "calls_skipped": (int,),
+    "call": (str,),
+    "call_age_s": (float, int),
+}
+_STATES = ("running", "ended", "failed")
+_RANK_LISTS = ("waiting_for", "absent")
+
+Report = dict[str, Any]
+
+
+class Source(Protocol):
+    """The interface of the communicator of this process."""
+
+    rank: int
+
+    def counters(self) -> dict[str, int]: ...
+    def collective_totals(self) -> dict[str, dict[str, Any]]: ...
+
+
+def address_beside(coordinator: str) -> str:
+    """Returns the address for reports: the port after that of the coordinator."""
+    host, _, port = coordinator.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
+def parse(line: bytes) -> Report | None:
+    """Returns the report in a line; None if it has none."""
+    try:
+        report = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict) or report.get("state") not in _STATES:
+        return None
+    names = {*_FIELDS, *_RANK_LISTS, "calls_behind"}
+    if report.keys() != names:
+        return None
+    fits = all(isinstance(report[name], kinds) for name, kinds in _FIELDS.items())
+    fits = fits and all(_are_numbers(report[name]) for name in _RANK_LISTS)
+    behind = report["calls_behind"]
+    fits = fits and isinstance(behind, list)
+    fits = fits and all(_are_numbers(pair) and len(pair) == 2 for pair in behind)
+    return report if fits else None
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(x, int) for x in values)
+
+
+class Reporter:
+    """The thread that reports about this process, in all its sessions."""
+
+    def __init__(
+        self,
+        source: Source,
+        place: Callable[[], tuple[int, int | None]],
+        coordinator: str,
+        life: int,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+          source: the communicator.
+          place: returns the fields `session` and `step`.
+          coordinator: "address:port" of the coordinator.
+          life: of this process.
+        """
+        self._source = source
+        self._place = place
+        self._address = address_beside(coordinator)
+        self._life = life
+        self._end = {"state": "running", "reason": ""}
+        self._over = threading.Event()
+        self._connection: socket.socket | None = None
+        # The sums at the last report: calls, missing contributions, skipped calls.
+        self._sums = (0, 0.0, 0)
+        self._shares: dict[str, float | None] = {"participation": None, "skipped": None}
+        # The calls by which each rank was behind at the last report.
+        self._behind: dict[int, int] = {}
+        self._thread = threading.Thread(
+            target=self._run, name="jax_optireduce reports", daemon=True
+        )
+        self._thread.start()
+
+    def end(self, reason: str) -> None:
+        """Sends the last report, and waits for it for a limited time."""
+        state = "failed" if process_end.ends_by_error() else "ended"
+        self._end = {"state": state, "reason": reason}
+        self._over.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: closes its copy of the connection."""
+        self._disconnect()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        over = False
+        while not over:
+            over = self._over.wait(pause_s)
+            pause_s = _PERIOD_S
+            try:
+                self._send(self._report())
+            except (OSError, ValueError):
+                self._disconnect()
+                pause_s = min(max(2 * pause_s, _PERIOD_S), _RETRY_MAX_S)
+        self._disconnect()
+
+    def _send(self, report: Report) -> None:
+        if self._connection is None:
+            self._connection = roll_call.connect(self._address, _LIMIT_S)
+        # After a timeout a part of a line may be on its way: it is not used again.
+        self._connection.sendall(json.dumps(report).encode() + b"\n")
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _report(self) -> Report:
+        source = self._source
+        counters = source.counters()
+        seen = status.read_own(source.rank, _LIMIT_S)
+        call = next(iter(seen.get("calls", ())), None)
+        session, step = self._place()
+        return {
+            "rank": source.rank,
+            "life": self._life,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "session": session,
+            "step": step,
+            **self._end,
+            "live_processes": counters.get("live_processes"),
+            **self._find_shares(counters.get("calls_skipped", 0)),
+            "calls_completed": counters.get("calls_completed", 0),
+            "calls_failed": counters.get("calls_failed", 0),
+            "calls_skipped": counters.get("calls_skipped", 0),
+            "call": "" if call is None else _phrases.call(call),
+            "call_age_s": 0.0 if call is None else call["age_s"],
+            "waiting_for": [] if call is None else call["waiting_for"],
+            "absent": [] if call is None else call["absent"],
+            "calls_behind": self._find_behind(seen),
+        }
+
+    def _find_shares(self, skipped: int) -> dict[str, float | None]:
+        """Returns the shares of the calls that have ended since the last report.
+
+        Without such a call they are as before, and None before the first one.
+
+        Args:
+          skipped: the counter `calls_skipped`.
+        """
+        totals = self._source.collective_totals().values()
+        calls = sum(sum(of["calls"]) for of in totals)
+        sums = (calls, sum(of["missing_contributions"] for of in totals), skipped)
+        # The counters of a session begin at 0.
+        before = self._sums if calls >= self._sums[0] else (0, 0.0, 0)
+        new, missing, passed = (x - y for x, y in zip(sums, before, strict=True))
+        if new > 0:
+            self._sums = sums
+            self._shares = {
+                "participation": 1 - missing / new,
+                "skipped": passed / (new + passed),
+            }
+        return self._shares
+
+    def _find_behind(self, seen: Mapping[str, Any]) -> list[list[int]]:
+        """Returns the ranks that were behind in this report and in the last one."""
+        before = self._behind
+        self._behind = {p["rank"]: p["calls_behind"] for p in seen.get("peers", ())}
+        both = {r: min(n, before.get(r, 0)) for r, n in self._behind.items()}
+        return [[rank, calls] for rank, calls in both.items() if calls > 0]
