@@ -624,8 +624,9 @@ def _leave_to_parent() -> None:
     if communicator is not None:
         communicator._native = None  # noqa: SLF001 (its own module)
         communicator._log_thread = None  # noqa: SLF001
-        if communicator._reporter is not None:  # noqa: SLF001
-            communicator._reporter.leave_to_parent()  # noqa: SLF001
+        reporter, communicator._reporter = communicator._reporter, None  # noqa: SLF001
+        if reporter is not None:
+            reporter.leave_to_parent()
         _native.leave_to_parent()
         processes.leave_to_parent()
     process_end.leave_to_parent()
