@@ -34,7 +34,7 @@ _LIMIT_S = 3.0
 # Longest wait of `end` for the last report, in seconds. Chosen: short at an exit.
 _END_S = 1.0
 
-# The fields of a report and their types; those of lists are of their elements.
+# The fields of a report and their types; the other fields are lists.
 #   session: number of the session; -1 while the process waits for its place in one
 #   step: of the program at its last `admit`
 #   state: of `_STATES`; reason: of the end
@@ -86,23 +86,16 @@ def parse(line: bytes) -> Report | None:
     """Returns the report in a line; None if it has none."""
     try:
         report = json.loads(line)
-    except (ValueError, RecursionError):
+        fits = (
+            report.keys() == {*_FIELDS, *_RANK_LISTS, "calls_behind"}
+            and report["state"] in _STATES
+            and all(isinstance(report[name], of) for name, of in _FIELDS.items())
+            and all(type(x) is int for name in _RANK_LISTS for x in report[name])
+            and all(type(x) is type(y) is int for x, y in report["calls_behind"])
+        )
+    except (AttributeError, RecursionError, TypeError, ValueError):
         return None
-    if not isinstance(report, dict) or report.get("state") not in _STATES:
-        return None
-    names = {*_FIELDS, *_RANK_LISTS, "calls_behind"}
-    if report.keys() != names:
-        return None
-    fits = all(isinstance(report[name], kinds) for name, kinds in _FIELDS.items())
-    fits = fits and all(_are_numbers(report[name]) for name in _RANK_LISTS)
-    behind = report["calls_behind"]
-    fits = fits and isinstance(behind, list)
-    fits = fits and all(_are_numbers(pair) and len(pair) == 2 for pair in behind)
     return report if fits else None
-
-
-def _are_numbers(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(x, int) for x in values)
 
 
 class Reporter:

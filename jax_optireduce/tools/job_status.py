@@ -30,8 +30,16 @@ _DESCRIBED_MAX = 16
 
 # The facts that set ranks apart, in the order in which the ranks are shown, before all
 # others.
-_UNUSUAL = ("away", "failed", "silent", "missing", "waited for", "out", "in call")
-_UNUSUAL += ("behind",)
+_UNUSUAL = (
+    "away",
+    "failed",
+    "silent",
+    "missing",
+    "waited for",
+    "out",
+    "in call",
+    "behind",
+)
 
 
 def run(coordinator: str, *, as_json: bool) -> int:
