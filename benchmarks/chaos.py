@@ -24,7 +24,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,8 @@ from typing import Any
 import numpy as np
 import results
 from matplotlib.figure import Figure
+
+from jax_optireduce.tools import launch
 
 HERE = Path(__file__).parent
 
@@ -91,7 +92,8 @@ class Job:
     def begin(self) -> None:
         """Starts the whole job, again if it has run."""
         self.stop()
-        ports = [_free_port() for _ in range(2)]
+        with launch.reserved_ports() as port, launch.reserved_ports(2) as first:
+            ports = (port, first)
         self.environment = {
             **os.environ,
             **{f"JAX_OPTIREDUCE_{k.upper()}": v for k, v in OPTIONS.items()},
@@ -271,12 +273,6 @@ def _curve(rows: list[dict[str, Any]], taken: np.ndarray) -> list[list[float]]:
         ]
         for part in parts
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def table(figures: dict[Run, dict[str, Any]]) -> str:

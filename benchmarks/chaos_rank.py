@@ -63,7 +63,10 @@ def update(state: Any, gradients: Any) -> Any:
 
 
 def step_fn(state: Any, x: jax.Array, y: jax.Array) -> Any:
-    """Returns the state after a step, and (loss here, live ranks, missing share)."""
+    """Returns the state after a step, and a row of numbers of this rank.
+
+    They are the loss, the live ranks, the missing share, and the skipped steps.
+    """
 
     def loss_fn(params: Any) -> jax.Array:
         logs = jax.nn.log_softmax(logits_of(params, x))
@@ -72,12 +75,14 @@ def step_fn(state: Any, x: jax.Array, y: jax.Array) -> Any:
     loss, gradients = jax.value_and_grad(loss_fn)(state["params"])
     if SCHEME == "gloo":
         mean = lax.pmean(gradients, AXIS)
-        facts = jnp.array([lax.axis_size(AXIS), 0.0])
+        facts = jnp.array([lax.axis_size(AXIS), 0.0, 0.0])
     else:
         mean, stats = jax_optireduce.average_gradients(
             gradients, AXIS, name="gradients", return_stats=True
         )
-        facts = jnp.stack([stats.live_processes, stats.missing_contributions])
+        facts = jnp.stack(
+            [stats.live_processes, stats.missing_contributions, stats.skipped]
+        )
     report = jnp.concatenate([loss[None], facts.astype(jnp.float32)])
     return update(state, mean), report[None]
 
@@ -167,8 +172,8 @@ def main() -> None:
         while step < STEPS:
             time.sleep(STEP_S)
             state, report = train(state, *batch(step))
-            loss, live, missing = map(float, local(report)[0])
-            step += 1
+            loss, live, missing, skipped = map(float, local(report)[0])
+            step += 1 + int(skipped)
             row = {"step": step, "s": time.time(), "loss": loss}
             file.write(json.dumps(row | {"live": live, "missing": missing}) + "\n")
             state = jax_optireduce.admit(state, step, drain)

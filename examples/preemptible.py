@@ -3,9 +3,9 @@
     python -m jax_optireduce launch -n 4 --restart 8 examples/preemptible.py
     kill -9 <one of the processes>
 
-The program has three parts that others lack: it compiles before `join`, its data is a
-function of step and rank, and `admit` ends each step. Every call of the step is
-"bounded", so the others do not wait for a process that is away.
+The program has four parts that others lack: it compiles before `join`, its data is a
+function of step and rank, it counts skipped steps, and `admit` ends each step. Every
+call of the step is "bounded", so the others do not wait for a process that is away.
 
 With `--checkpoints FOLDER` it also survives the loss of most processes at once. All
 hosts share the folder. If all processes are started again, they continue from its
@@ -74,19 +74,22 @@ def total(number: jax.Array) -> jax.Array:
 
 
 def make_step(graph: Any) -> Any:
-    """Returns the step of a network: state and batch to state and loss."""
+    """Returns the step of a network: state and batch to state, loss, skipped steps."""
 
-    def step(state: Any, x: jax.Array, y: jax.Array) -> tuple[Any, jax.Array]:
+    def step(state: Any, x: jax.Array, y: jax.Array) -> tuple[Any, ...]:
         def loss_fn(params: Any) -> jax.Array:
             logits = nnx.merge(graph, params)(x)
             return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 
         params, optimizer = state
         loss, gradients = jax.value_and_grad(loss_fn)(params)
-        mean = jax_optireduce.average_gradients(gradients, AXIS, name="gradients")
+        mean, stats = jax_optireduce.average_gradients(
+            gradients, AXIS, name="gradients", return_stats=True
+        )
         loss = jax_optireduce.pmean(loss, AXIS, mode="bounded", name="loss")
         updates, optimizer = OPTIMIZER.update(mean, optimizer, params)
-        return (optax.apply_updates(params, updates), optimizer), loss
+        params = optax.apply_updates(params, updates)
+        return (params, optimizer), loss, stats.skipped
 
     return step
 
@@ -174,8 +177,9 @@ def main() -> None:
 
     while step < arguments.steps:
         time.sleep(arguments.step_s)
-        state, loss = train(state, *placed(batch(step, rank), divided))
-        step += 1
+        state, loss, skipped = train(state, *placed(batch(step, rank), divided))
+        # After a pause the rank has skipped steps: it counts like the others.
+        step += 1 + int(skipped.addressable_data(0))
         if step % arguments.every == 0:
             print(f"step {step}: loss {float(loss.addressable_data(0)):.3f}")
             if folder:
