@@ -8,9 +8,10 @@ so, and shows the state that the other ranks see.
     python -m jax_optireduce status           all jobs of this user on this host
     python -m jax_optireduce status PATH...   these sockets, or of a folder
     ssh HOST python -m jax_optireduce status  the ranks on another host
-    python -m jax_optireduce status --coordinator HOST:PORT
-                                              all ranks, as they report each second
-                                              to the coordinator of the job
+    python -m jax_optireduce status --coordinator HOST:PORT   all ranks of a job
+
+All ranks of a job with a coordinator report to it each second. Ranks that are
+away, failed, silent, awaited by others or behind come first, in words.
 
 Rates are those of the last second (--interval). Loss is the share of the sent
 segments that were retransmitted, and late the share of the received ones that
@@ -21,8 +22,8 @@ A job with many ranks is summed up: one line for those in the same state. Jobs
 without a living process are one line, the last; the next job of this user
 removes their sockets.
 
-Exit codes: 0, every process of the living jobs has answered; 1, there is none,
-or a process of one has not answered or is dead; 2, usage error.
+Exit codes: 0, every process of the living jobs has answered, or reported; 1,
+there is none, or a process of one has not answered or is dead; 2, usage error.
 """
 
 import argparse
@@ -67,7 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--coordinator",
         type=_address,
         metavar="HOST:PORT",
-        help="ask the coordinator of a job; the option `coordinator` of its ranks",
+        help="ask the coordinator of a job, at the address that is the option "
+        "`coordinator` of its ranks (default: ask the processes of this host)",
     )
     parser.add_argument(
         "--interval",
