@@ -123,8 +123,9 @@ class Reporter:
         self._end = {"state": "running", "reason": ""}
         self._over = threading.Event()
         self._connection: socket.socket | None = None
-        # The sums at the last report: calls, missing contributions, skipped calls.
-        self._sums = (0, 0.0, 0)
+        # The sums at the last report, of its session: calls, missing contributions,
+        # skipped calls.
+        self._sums = {-1: (0, 0.0, 0)}
         self._shares: dict[str, float | None] = {"participation": None, "skipped": None}
         # The calls by which each rank was behind at the last report.
         self._behind: dict[int, int] = {}
@@ -184,7 +185,7 @@ class Reporter:
             "step": step,
             **self._end,
             "live_processes": counters.get("live_processes"),
-            **self._find_shares(counters.get("calls_skipped", 0)),
+            **self._find_shares(session, counters.get("calls_skipped", 0)),
             "calls_completed": counters.get("calls_completed", 0),
             "calls_failed": counters.get("calls_failed", 0),
             "calls_skipped": counters.get("calls_skipped", 0),
@@ -195,22 +196,22 @@ class Reporter:
             "calls_behind": self._find_behind(seen),
         }
 
-    def _find_shares(self, skipped: int) -> dict[str, float | None]:
+    def _find_shares(self, session: int, skipped: int) -> dict[str, float | None]:
         """Returns the shares of the calls that have ended since the last report.
 
         Without such a call they are as before, and None before the first one.
 
         Args:
+          session: its number; its counters begin at 0.
           skipped: the counter `calls_skipped`.
         """
         totals = self._source.collective_totals().values()
         calls = sum(sum(of["calls"]) for of in totals)
         sums = (calls, sum(of["missing_contributions"] for of in totals), skipped)
-        # The counters of a session begin at 0.
-        before = self._sums if calls >= self._sums[0] else (0, 0.0, 0)
+        before = self._sums.get(session, (0, 0.0, 0))
         new, missing, passed = (x - y for x, y in zip(sums, before, strict=True))
         if new > 0:
-            self._sums = sums
+            self._sums = {session: sums}
             self._shares = {
                 "participation": 1 - missing / new,
                 "skipped": passed / (new + passed),

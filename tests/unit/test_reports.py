@@ -117,7 +117,10 @@ def test_a_report_has_the_place_of_the_process_and_its_counters(coordinator):
 
 
 def test_shares_are_of_the_calls_since_the_report_before(port, source):
-    reporter = reports.Reporter(source, lambda: (0, None), f"127.0.0.1:{port}", 1)
+    sessions = [0]
+    reporter = reports.Reporter(
+        source, lambda: (sessions[-1], None), f"127.0.0.1:{port}", 1
+    )
     reporter.end("not needed")
 
     def shares():
@@ -130,9 +133,9 @@ def test_shares_are_of_the_calls_since_the_report_before(port, source):
     source.ends(calls=12, missing=1.5, skipped=6)
     assert shares() == (0.5, 0.75)
     assert shares() == (0.5, 0.75), "no call has ended since"
-    # The next session.
-    source.ends(calls=4, missing=1.0, skipped=0)
-    assert shares() == (0.75, 0.0)
+    sessions.append(1)
+    source.ends(calls=20, missing=5.0, skipped=0)
+    assert shares() == (0.75, 0.0), "counters of the next session begin at 0"
 
 
 def test_a_rank_is_behind_if_two_reports_in_succession_have_seen_it(
