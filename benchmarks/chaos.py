@@ -320,6 +320,8 @@ def plot(figures: dict[Run, dict[str, Any]], path: Path) -> None:
         axis.set_ylabel(name)
     axes[1].set_ylim(0, 1.05)
     axes[2].set_yscale("log")
+    axes[2].yaxis.set_major_formatter("{x:g}")
+    axes[2].yaxis.set_minor_formatter("")
     axes[2].set_xlabel("s")
     axes[0].legend()
     figure.savefig(path, dpi=100)
