@@ -1,6 +1,6 @@
 """Ranks that come back: the next session, which has them, opens beside the running one.
 
-The processes agree through the coordination service, see `plans`. A thread of each
+The processes agree through the coordination service, see `agreement`. A thread of each
 member does all but the switch. The program takes part in `admit`: at the call of the
 decision it drains, its calls find the next session from then on, and one member sends
 its state. All members wait for that.
@@ -20,7 +20,7 @@ import jax
 
 from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import coordination, programs
-from jax_optireduce._session import plans, rendezvous, state_transfer
+from jax_optireduce._session import agreement, plans, rendezvous, state_transfer
 from jax_optireduce._session.options import Internal, Options
 
 _log = logging.getLogger("jax_optireduce")
@@ -58,7 +58,7 @@ class Session(Protocol):
 
 def newest_session() -> int:
     """Returns the number of the newest session that has begun, first 0."""
-    return plans.newest(coordination.published(plans.NEWS))
+    return plans.News(coordination.published(plans.NEWS)).newest()
 
 
 def announce_session(number: int) -> None:
@@ -67,7 +67,7 @@ def announce_session(number: int) -> None:
 
 
 def _run(task: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a task of `plans` in this thread, whose waits block."""
+    """Runs a task of the agreement in this thread, whose waits block."""
     try:
         task.send(None)
     except StopIteration as end:
@@ -76,7 +76,7 @@ def _run(task: Coroutine[Any, Any, _T]) -> _T:
 
 
 class _World(plans.World):
-    """The others, the session and the time, for `plans`.
+    """The others, the session and the time, for `agreement`.
 
     Attributes:
       state, step, drain: of the program, during `admit` and `join`.
@@ -128,7 +128,7 @@ class _World(plans.World):
     async def open(self, plan: plans.Plan) -> rendezvous.Joined:
         options = dataclasses.replace(
             self._session.options,
-            rendezvous_timeout_s=plans.OPEN_S,
+            rendezvous_timeout_s=agreement.OPEN_S,
             processes_per_slice=plan.per_slice,
         )
         try:
@@ -245,7 +245,7 @@ class Admission:
         """
         self._world = _World(session, name)
         self._session = session
-        self._agreement = plans.Agreement(
+        self._agreement = agreement.Agreement(
             self._world,
             session.rank,
             life,

@@ -1,7 +1,4 @@
-"""The agreement of processes on the next session: its members, and when it begins.
-
-Pure: a process reaches the others, its session and the time through a `World`. In a
-process every `await` blocks; in a simulation others act, or die, in that moment.
+"""A plan for the next session, its entries, and the interface of the agreement on it.
 
 The processes agree by entries that all can read. All but those of news are made once:
 
@@ -21,55 +18,15 @@ The processes agree by entries that all can read. All but those of news are made
   <n>/digest/<place>    the SHA-256 of the bytes that the source has sent there
   <n>/level/<place>     the process that has come back has the state, or is too late
   <n>/ended/<place>     the program of a member has ended: the number of live members
-
-A plan that fails changes nothing: a member or a newcomer that dies, or does not answer,
-ends it by the decision. Programs wait in two places only, each with a bound: for the
-decision, and for the state of those that come back.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
-
-from jax_optireduce._errors import RendezvousError
-
-# Longest opening of a session by one process, and longest wait for the others
-# afterwards, in seconds. Chosen: twice the proof of the paths. All processes run
-# already.
-OPEN_S = 10.0
-
-# Longest wait of a program for the decision, in seconds. Chosen: the others tell their
-# calls at the end of the same step.
-DECIDE_S = 2.0
-
-# Longest wait of all members for the state of those that return, in seconds: for its
-# first bytes, and then this and one more for so many bytes. Chosen: a start, and a link
-# of 1 Gbit/s that is half busy.
-LEVEL_S = 3.0
-LEVEL_BYTES_PER_S = 60e6
-
-# Time after which another member proposes a plan, if the one before has not, in
-# seconds. Chosen: several polls.
-_TURN_S = 1.0
-
-# Time without a plan after one that has failed, in seconds. Chosen: the cause, such as
-# a program in a long pause, lasts for a while, and a plan may cost `DECIDE_S`.
-_PAUSE_S = 5.0
-
-# Period in which a wait looks for the reasons to end it, in seconds. Chosen: a few
-# requests per second.
-_SLICE_S = 0.5
-
-# Period in which a process that comes back looks for a plan, in seconds. Chosen: a part
-# of the start of a process.
-_SEEK_S = 0.2
 
 FOLDER = "jax_optireduce"
 NEWS = f"{FOLDER}/news"
-
-# The entry of a process that has the state.
-_LEVEL = b"1"
 
 
 def key(number: int, *rest: object) -> str:
@@ -142,6 +99,36 @@ class Coming:
     opened: Any
     stop: int | None = None
     begins: int | None = None
+
+
+class News:
+    """The entries of news.
+
+    Attributes:
+      sessions: numbers of sessions that have begun, ascending.
+      lives: the number of the newest process of each rank.
+      wishes: the attempt of each process that wants to come back, by rank and life.
+    """
+
+    def __init__(self, entries: Mapping[str, bytes]) -> None:
+        """Reads entries, by the rest of their keys."""
+        rows = [(name.split("/"), int(value)) for name, value in entries.items()]
+        self.sessions = sorted(int(of[1]) for of, _ in rows if of[0] == "session")
+        self.lives = {int(of[1]): life for of, life in rows if of[0] == "lives"}
+        self.wishes = {
+            (int(of[1]), int(of[2])): attempt
+            for of, attempt in rows
+            if of[0] == "wishes"
+        }
+
+    def newest(self) -> int:
+        """Returns the number of the newest session that has begun, first 0."""
+        return max(self.sessions, default=0)
+
+
+def wish_key(rank: int, life: int) -> str:
+    """Returns the key of the wish of a process."""
+    return f"{NEWS}/wishes/{rank}/{life}"
 
 
 class World(Protocol):
@@ -229,497 +216,3 @@ class World(Protocol):
     def log(self, line: str) -> None:
         """Logs a line."""
         ...
-
-
-class Agreement:
-    """The part of one process in sessions that follow each other.
-
-    Attributes:
-      rank: its place.
-      life: its number there.
-      running: number of its session; of a process that comes back: of the newest one
-        that has begun.
-      coming: the session that it has opened beside it.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        rank: int,
-        life: int,
-        ranks: int,
-        per_slice: int,
-        running: int,
-        members: Mapping[int, Member],
-    ) -> None:
-        """Takes part from session `running` on; without `members` it comes back."""
-        self._world = world
-        self.rank = rank
-        self.life = life
-        self.running = running
-        self.coming: Coming | None = None
-        self._ranks = ranks
-        self._per_slice = per_slice
-        self._members = dict(members)
-        # The newest plan that has begun or failed.
-        self._passed = running
-        self._attempt = 0
-        # Wishes that did not come true: of processes that may be dead.
-        self._refused: dict[int, Member] = {}
-        self._removed: set[int] = set()
-        # When this process has seen the wish of each place first.
-        self._seen_s: dict[int, float] = {}
-        self._pause_end_s = float("-inf")
-        # The plan of the running session, while this process is in the one before, too.
-        self._retiring: Plan | None = None
-
-    # ---- A member, beside its program.
-
-    async def poll(self) -> None:
-        """Looks for wishes and plans, and takes part; to be called again and again.
-
-        Raises:
-          ReplacedError: another process has the place of this one.
-        """
-        news = await self._world.entries(NEWS)
-        self._check_life(news)
-        if self._retiring is not None:
-            await self._retire(self._retiring)
-        self._remove_replaced(_lives(news))
-        if self.coming is not None:
-            return  # The program is about to begin it.
-        plan = await self._plan() or await self._proposed(news)
-        if plan is not None:
-            await self._prepare(plan)
-
-    def _check_life(self, news: Mapping[str, bytes]) -> None:
-        """Raises `ReplacedError` if another process has the place of this one."""
-        life = _lives(news).get(self.rank, self.life)
-        if life > self.life:
-            raise ReplacedError(
-                f"life {self.life} was replaced by life {life} of its rank"
-            )
-
-    def _remove_replaced(self, lives: Mapping[int, int]) -> None:
-        """Removes members whose places have other processes: no call waits for them."""
-        for rank, member in self._members.items():
-            life = lives.get(rank, member.life)
-            if life > member.life and rank not in self._removed:
-                self._removed.add(rank)
-                self._world.remove(rank, f"life {life} takes its place")
-
-    async def _retire(self, plan: Plan) -> None:
-        """Leaves the session before, in which others may be in their last step."""
-        end = self._world.now() + OPEN_S
-        for rank in plan.survivors():
-            left_s = max(0.0, end - self._world.now())
-            await self._world.wait(key(plan.number, "moved", rank), left_s)
-        self._world.retire()
-        self._retiring = None
-
-    async def _plan(self) -> Plan | None:
-        """Returns the next plan, once it exists."""
-        entry = await self._world.entry(key(self._passed + 1, "plan"))
-        return None if entry is None else Plan.decoded(entry)
-
-    async def _proposed(self, news: Mapping[str, bytes]) -> Plan | None:
-        """Proposes a plan if it is the turn of this rank; returns the plan in force."""
-        wishes = self._open_wishes(news)
-        now = self._world.now()
-        self._seen_s = {rank: self._seen_s.get(rank, now) for rank in wishes}
-        if not wishes or now < self._pause_end_s:
-            return None
-        silent = self._world.silent_ranks()
-        live = [r for r in self._members if r not in silent and r not in wishes]
-        majority = 2 * len(live) > self._world.live_processes()
-        if not majority or self.rank not in live:
-            return None  # The others may go on without these.
-        if now < min(self._seen_s.values()) + live.index(self.rank) * _TURN_S:
-            return None
-        members = {rank: self._members[rank] for rank in live} | wishes
-        return await self._propose(members, sorted(wishes))
-
-    async def _propose(
-        self, members: Mapping[int, Member], newcomers: Sequence[int]
-    ) -> Plan:
-        """Proposes a plan; returns the one in force."""
-        plan = Plan(
-            number=self._passed + 1,
-            proposer=self.rank,
-            members=dict(sorted(members.items())),
-            newcomers=newcomers,
-            per_slice=self._per_slice,
-        )
-        entry = await self._world.claim(key(plan.number, "plan"), plan.encoded())
-        return Plan.decoded(entry)
-
-    def _open_wishes(self, news: Mapping[str, bytes]) -> dict[int, Member]:
-        """Returns the processes that want to come back."""
-        none = Member(0, 0)
-        wishes = {}
-        for rank, life in _lives(news).items():
-            # A process that has died since may have been started again.
-            attempt = int(news.get(_wish(rank, life), b"0"))
-            known = max(self._members.get(rank, none), self._refused.get(rank, none))
-            if attempt and Member(life, attempt) > known:
-                wishes[rank] = Member(life, attempt)
-        return wishes
-
-    async def _prepare(self, plan: Plan) -> None:
-        """Opens the session of a plan, and agrees on the call at which it begins."""
-        if plan.members.get(self.rank) != self._members[self.rank]:
-            self._passed = plan.number
-            self._world.log(
-                f"the others prepare session {plan.number} without this process, rank "
-                f"{self.rank}, which they have not heard."
-            )
-            return
-        opened = coming = None
-        try:
-            await self._check(plan)
-            opened = await self._world.open(plan)
-            await self._await_open(plan)
-            self.coming = coming = Coming(plan, opened)
-            if self.rank == plan.proposer:
-                stops = await self._gather(plan, "stop", plan.survivors())
-                await self._decide(plan, {"call": max(map(int, stops.values()))})
-            decision = await self._await_decision(plan)
-        except PlanError as error:
-            decision = await self._decide(plan, {"abandoned": str(error)})
-        if "call" in decision and coming is not None:
-            coming.begins = decision["call"]
-            return
-        self.coming = None
-        self._abandon(plan, opened)
-        names = ", ".join(map(str, plan.newcomers))
-        self._world.log(
-            f"session {plan.number}, with rank {names}, does not begin: "
-            f"{decision.get('abandoned')} Training goes on as before."
-        )
-
-    def _abandon(self, plan: Plan, opened: Any) -> None:
-        """Passes by a plan."""
-        if opened is not None:
-            self._world.close(opened)
-        self._passed = plan.number
-        self._pause_end_s = self._world.now() + _PAUSE_S
-        self._refused |= {rank: plan.members[rank] for rank in plan.newcomers}
-
-    # ---- Waits in a plan.
-
-    async def _await_open(self, plan: Plan) -> None:
-        """Tells that this process has opened the session, and waits for the others."""
-        await self._world.publish(key(plan.number, "ready", self.rank), b"1")
-        if self.rank == plan.proposer:
-            await self._gather(plan, "ready", plan.members, OPEN_S)
-            await self._world.publish(key(plan.number, "open"), b"1")
-        else:
-            await self._await(plan, "open", limit_s=3 * OPEN_S)
-
-    async def _await_decision(self, plan: Plan) -> dict[str, Any]:
-        return json.loads(await self._await(plan, "decision"))
-
-    async def _decide(self, plan: Plan, decision: Mapping[str, Any]) -> dict[str, Any]:
-        """Decides, unless it is decided; returns the decision in force."""
-        entry = json.dumps(decision).encode()
-        return json.loads(await self._world.claim(key(plan.number, "decision"), entry))
-
-    async def _gather(
-        self, plan: Plan, name: str, ranks: Iterable[int], limit_s: float | None = None
-    ) -> dict[int, bytes]:
-        """Returns the entries of this name of these ranks, see `_await`."""
-        end = None if limit_s is None else self._world.now() + limit_s
-        found = {}
-        for rank in ranks:
-            left_s = None if end is None else max(0.0, end - self._world.now())
-            found[rank] = await self._await(plan, name, rank, limit_s=left_s)
-        return found
-
-    async def _await(
-        self, plan: Plan, *name: object, limit_s: float | None = None
-    ) -> bytes:
-        """Waits for an entry of a plan.
-
-        Without a limit it waits for programs, none of which waits without one.
-
-        Raises:
-          PlanError: it was not made in time, or will not be.
-        """
-        end = self._world.now() + (float("inf") if limit_s is None else limit_s)
-        while True:
-            left_s = max(0.0, end - self._world.now())
-            found = await self._world.wait(
-                key(plan.number, *name), min(left_s, _SLICE_S)
-            )
-            if found is not None:
-                return found
-            await self._check(plan)
-            if self._world.now() >= end:
-                text = " ".join(map(str, name))
-                raise PlanError(f"{text!r} was not entered within {limit_s:g} s.")
-
-    async def _check(self, plan: Plan) -> None:
-        """Looks whether a plan may succeed yet.
-
-        Raises:
-          PlanError: it does not.
-        """
-        if self._world.over():
-            raise PlanError(f"the program of rank {self.rank} has ended.")
-        decided = await self._world.entry(key(plan.number, "decision"))
-        if decided is not None and "abandoned" in json.loads(decided):
-            raise PlanError(json.loads(decided)["abandoned"])
-        news = await self._world.entries(NEWS)
-        if newest(news) > plan.number:
-            raise PlanError("a later session has begun.")
-        lives = _lives(news)
-        for rank, member in plan.members.items():
-            if lives.get(rank, member.life) > member.life:
-                raise PlanError(f"rank {rank} was started again.")
-
-    # ---- The program of a member.
-
-    async def admit(self, newest_call: Callable[[], int]) -> Coming | None:
-        """Returns the session that begins here, if one does; between two steps.
-
-        Args:
-          newest_call: returns the largest number of a call that has ended. It is equal
-            on all ranks after the same step, also of a rank that has skipped some.
-        """
-        coming = self.coming
-        if coming is None:
-            return None
-        call = newest_call()
-        if coming.stop is None:
-            coming.stop = call + 1
-            stop = key(coming.plan.number, "stop", self.rank)
-            await self._world.publish(stop, str(coming.stop).encode())
-            return None
-        if call < coming.stop:
-            return None  # The program has called none in this step.
-        begins = coming.begins
-        if begins is None:
-            decision = await self._decision_in_time(coming.plan)
-            if "call" not in decision:
-                return None
-            begins = coming.begins = int(decision["call"])
-        return coming if call >= begins else None
-
-    async def _decision_in_time(self, plan: Plan) -> dict[str, Any]:
-        """Returns the decision, for which the program waits."""
-        found = await self._world.wait(key(plan.number, "decision"), DECIDE_S)
-        if found is not None:
-            return json.loads(found)
-        why = f"the program of some rank has not called admit for {DECIDE_S:g} s."
-        return await self._decide(plan, {"abandoned": why})
-
-    async def _enter(self, coming: Coming) -> None:
-        """Continues in a session."""
-        plan = coming.plan
-        await self._world.move(coming)
-        self._members = dict(plan.members)
-        self._removed = set()
-        self._passed = plan.number
-        self.running = plan.number
-        self._retiring = plan
-        self.coming = None
-        await self._world.publish(key(plan.number, "moved", self.rank), b"1")
-        await self._world.publish(f"{NEWS}/session/{plan.number}", b"1")
-        if self.rank == plan.proposer:
-            await self._forget_before(plan.number)
-
-    async def _forget_before(self, last: int) -> None:
-        """Removes the entries of earlier sessions, plans and lives."""
-        news = await self._world.entries(NEWS)
-        for number in range(min(of for of, _ in _below(news, "session")), last):
-            await self._world.forget(key(number))
-            await self._world.forget(f"{NEWS}/session/{number}")
-        current = {_wish(rank, life) for rank, life in _lives(news).items()}
-        for name in news:
-            if name.startswith("wishes/") and name not in current:
-                await self._world.forget(f"{NEWS}/{name}")
-
-    async def begin(self, coming: Coming) -> dict[int, str]:
-        """Continues in the session that begins, and waits for those that come back.
-
-        Returns:
-          Why each rank that has not got the state has not.
-        """
-        plan = coming.plan
-        await self._enter(coming)
-        own = str(self.rank).encode()
-        if await self._world.claim(key(plan.number, "source"), own) == own:
-            await self._world.serve(plan)
-        return await self._await_level(plan)
-
-    async def _await_level(self, plan: Plan) -> dict[int, str]:
-        entry = await self._world.wait(key(plan.number, "state"), LEVEL_S)
-        size_bytes = 0 if entry is None else json.loads(entry)["bytes"]
-        limit_s = LEVEL_S + size_bytes * len(plan.newcomers) / LEVEL_BYTES_PER_S
-        end = self._world.now() + (0.0 if entry is None else limit_s)
-        failed = {}
-        for rank in plan.newcomers:
-            own = key(plan.number, "level", rank)
-            left_s = max(0.0, end - self._world.now())
-            level = await self._world.wait(own, left_s)
-            if level is None:
-                # From now on the state that it gets is too old.
-                level = await self._world.claim(own, b"it took too long.")
-            if level != _LEVEL:
-                failed[rank] = level.decode()
-        return failed
-
-    async def announce_end(self) -> None:
-        """Tells processes that come back that the program has ended."""
-        live = str(self._world.live_processes()).encode()
-        await self._world.publish(key(self.running, "ended", self.rank), live)
-
-    # ---- A process that comes back.
-
-    async def come_back(self, limit_s: float | None) -> bool:
-        """Takes the place of an earlier life.
-
-        Returns:
-          Whether it got the state of the others; otherwise the whole job begins anew.
-
-        Raises:
-          RendezvousError: the others have not admitted this process in time, or have
-            ended.
-        """
-        end = self._world.now() + (float("inf") if limit_s is None else limit_s)
-        wish = f"{NEWS}/{_wish(self.rank, self.life)}"
-        while True:
-            self._attempt += 1
-            await self._world.publish(wish, str(self._attempt).encode())
-            coming = await self._admitted(end)
-            if coming is None:
-                continue
-            plan = coming.plan
-            await self._enter(coming)
-            if plan.newcomers:
-                try:
-                    await self._receive(plan)
-                except Exception as error:
-                    await self._level(plan, str(error).encode())
-                    self._world.leave(str(error))
-                    self._members = {}
-                    if not isinstance(error, PlanError):
-                        raise
-                    self._world.log(f"{error} This process tries again.")
-                    # The others wait in each attempt.
-                    await self._world.sleep(self._attempt * _PAUSE_S)
-                    continue
-            await self._world.forget(wish)
-            return bool(plan.newcomers)
-
-    async def _admitted(self, end: float) -> Coming | None:
-        """Waits until a session with this process begins; None if it does not."""
-        plan = await self._await_plan(end)
-        opened = None
-        try:
-            await self._check(plan)
-            opened = await self._world.open(plan)
-            await self._await_open(plan)
-            if not plan.newcomers:
-                await self._decide(plan, {"call": 0})
-            decision = await self._await_decision(plan)
-        except PlanError as error:
-            decision = await self._decide(plan, {"abandoned": str(error)})
-        if "call" in decision and opened is not None:
-            return Coming(plan, opened, begins=decision["call"])
-        self._abandon(plan, opened)
-        return None
-
-    async def _await_plan(self, end: float) -> Plan:
-        """Returns the next plan with this attempt of this process."""
-        own = Member(self.life, self._attempt)
-        while True:
-            plan = await self._plan() or await self._anew()
-            if plan is not None and plan.members.get(self.rank) == own:
-                return plan
-            if plan is not None:
-                self._passed = plan.number
-                continue
-            await self._check_running()
-            if self._world.now() >= end or self._world.over():
-                raise RendezvousError(
-                    f"rank {self.rank} was not admitted by the others. Their programs "
-                    "must call admit(state, step) in their loops, and more than half "
-                    "of the ranks must run."
-                )
-            await self._world.sleep(_SEEK_S)
-
-    async def _check_running(self) -> None:
-        """Raises if the programs of most live members have ended."""
-        # The entries of earlier plans are deleted.
-        news = await self._world.entries(NEWS)
-        self._check_life(news)
-        self.running = newest(news)
-        self._passed = max(self._passed, self.running)
-        ended = await self._world.entries(key(self.running, "ended"))
-        if ended and 2 * len(ended) > min(map(int, ended.values())):
-            raise RendezvousError(
-                f"rank {self.rank} comes back too late: the programs of the others "
-                "have ended."
-            )
-
-    async def _anew(self) -> Plan | None:
-        """Proposes to begin anew, if all processes of the job were started again."""
-        if self.rank or self._world.now() < self._pause_end_s:
-            return None
-        wishes = self._open_wishes(await self._world.entries(NEWS))
-        return await self._propose(wishes, []) if len(wishes) == self._ranks else None
-
-    async def _receive(self, plan: Plan) -> None:
-        """Receives the state of the source.
-
-        Raises:
-          PlanError: it has not come in time.
-        """
-        own = key(plan.number, "level", self.rank)
-        state = key(plan.number, "state")
-        while (entry := await self._world.wait(state, _SLICE_S)) is None:
-            # The others go on without this process if the source has died.
-            refused = await self._world.entry(own)
-            lives = _lives(await self._world.entries(NEWS))
-            lost = all(lives[r] > plan.members[r].life for r in plan.survivors())
-            if refused is not None or lost or self._world.over():
-                raise PlanError("no rank has offered its state.")
-        offer = json.loads(entry)
-        digest = await self._world.receive(plan, offer)
-        sent = await self._world.wait(key(plan.number, "digest", self.rank), OPEN_S)
-        if sent is None:
-            raise PlanError(f"rank {offer['rank']} has not finished its state.")
-        if sent.decode() != digest:
-            raise PlanError(
-                f"the state of rank {offer['rank']} has arrived with other bits: "
-                f"SHA-256 {digest} instead of {sent.decode()}."
-            )
-        level = await self._level(plan, _LEVEL)
-        if level != _LEVEL:
-            raise PlanError(f"the others went on: {level.decode()}")
-        await self._check(plan)  # The entries of earlier sessions are deleted.
-
-    async def _level(self, plan: Plan, level: bytes) -> bytes:
-        """Tells the others that this process has the state, or why not, in time."""
-        return await self._world.claim(key(plan.number, "level", self.rank), level)
-
-
-def _wish(rank: int, life: int) -> str:
-    return f"wishes/{rank}/{life}"
-
-
-def _below(news: Mapping[str, bytes], folder: str) -> list[tuple[int, bytes]]:
-    """Returns the entries of a folder of the news, by rank."""
-    parts = [(name.partition("/"), entry) for name, entry in news.items()]
-    return [(int(rank), entry) for (of, _, rank), entry in parts if of == folder]
-
-
-def _lives(news: Mapping[str, bytes]) -> dict[int, int]:
-    """Returns the number of the newest process of each rank."""
-    return {rank: int(life) for rank, life in _below(news, "lives")}
-
-
-def newest(news: Mapping[str, bytes]) -> int:
-    """Returns the number of the newest session that has begun, first 0."""
-    return max((number for number, _ in _below(news, "session")), default=0)

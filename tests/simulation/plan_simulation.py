@@ -1,4 +1,4 @@
-"""Processes that die, stop and come back, in virtual time: `_session/plans.py`.
+"""Processes that die, stop and come back, in virtual time: `_session/agreement.py`.
 
 Each process has two tasks, as in a program: its training, and the thread that takes
 part in plans. The session, its sockets and the state are models. A fault may come at
@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jax_optireduce._errors import RendezvousError
-from jax_optireduce._session import plans
+from jax_optireduce._session import agreement, plans
 
 # Silence after which a session removes a member, in seconds.
 PEER_TIMEOUT_S = 3.0
@@ -58,7 +58,7 @@ class Process:
     cut_s: float | None = None
     deferred: list[Callable[[], None]] = dataclasses.field(default_factory=list)
     session: "Session | None" = None
-    agreement: plans.Agreement | None = None
+    part: agreement.Agreement | None = None
     state: tuple[tuple[int, int], ...] | None = None
     # Since when it was last stopped or woken: waits since then are the stop's.
     disturbed_s: float = 0.0
@@ -163,7 +163,7 @@ class World:
         simulation, rank = self.simulation, self.process.rank
         await self.sleep(simulation.random.uniform(0.02, 0.2))
         await self.publish(plans.key(plan.number, "socket", rank), b"1")
-        end = self.now() + plans.OPEN_S
+        end = self.now() + agreement.OPEN_S
         for member in plan.members:
             key = plans.key(plan.number, "socket", member)
             if await self.wait(key, max(0.0, end - self.now())) is None:
@@ -318,7 +318,7 @@ class Simulation:
             process = self._new(rank)
             process.session, process.state = session, ()
             session.members[rank], session.calls[rank] = process, -1
-            process.agreement = plans.Agreement(
+            process.part = agreement.Agreement(
                 World(self, process), rank, process.life, self.ranks, 1, 0, members
             )
             self._begin(process)
@@ -372,13 +372,13 @@ class Simulation:
             return
         process = self._new(rank)
         self.note(process, "starts")
-        process.agreement = plans.Agreement(
+        process.part = agreement.Agreement(
             World(self, process),
             rank,
             process.life,
             self.ranks,
             1,
-            plans.newest(self._news()),
+            plans.News(self._news()).newest(),
             {},
         )
         self.start(process, self._come_back(process))
@@ -392,7 +392,7 @@ class Simulation:
     async def _come_back(self, process):
         await _suspend(("sleep", self.random.uniform(0.5, 2.0)))
         try:
-            got = await process.agreement.come_back(60.0)
+            got = await process.part.come_back(60.0)
         except (RendezvousError, plans.ReplacedError) as error:
             raise ProcessError(str(error)) from error
         self.note(process, f"is back in session {process.session.number}: {got}")
@@ -406,21 +406,21 @@ class Simulation:
         while True:
             await _suspend(("sleep", 0.2))
             try:
-                await process.agreement.poll()
+                await process.part.poll()
             except plans.ReplacedError as error:
                 self.end(process, str(error))
                 return
 
     async def _train(self, process):
-        agreement, rank = process.agreement, process.rank
+        part, rank = process.part, process.rank
         while True:
             session = process.session
             await _suspend(("sleep", self.step_s * self.random.uniform(0.8, 1.3)))
             await self._call(process, session)
             begun_s = self.now
-            coming = await agreement.admit(lambda s=session: s.calls[rank])
+            coming = await part.admit(lambda s=session: s.calls[rank])
             if coming is not None:
-                failed = await agreement.begin(coming)
+                failed = await part.begin(coming)
                 self.note(
                     process,
                     f"moved to session {coming.plan.number} with "
@@ -445,15 +445,17 @@ class Simulation:
 
     def _check_wait(self, process, coming, waited_s):
         self.longest_wait_s = max(self.longest_wait_s, waited_s)
-        limit_s = plans.DECIDE_S + SLACK_S
+        limit_s = agreement.DECIDE_S + SLACK_S
         if coming is not None:
-            state_s = 2 * self.state_bytes / plans.LEVEL_BYTES_PER_S * self.ranks
-            limit_s += 3 * PEER_TIMEOUT_S + 3 * plans.LEVEL_S + state_s
+            state_s = 2 * self.state_bytes / agreement.LEVEL_BYTES_PER_S * self.ranks
+            limit_s += 3 * PEER_TIMEOUT_S + 3 * agreement.LEVEL_S + state_s
         assert waited_s <= limit_s, f"rank {process.rank} has waited for {waited_s} s"
 
     def transfer_s(self):
         return (
-            self.random.uniform(0.3, 1.3) * self.state_bytes / plans.LEVEL_BYTES_PER_S
+            self.random.uniform(0.3, 1.3)
+            * self.state_bytes
+            / agreement.LEVEL_BYTES_PER_S
         )
 
     def drained(self, session):
@@ -597,7 +599,7 @@ class Simulation:
     def _check_end(self) -> None:
         """All ranks are in one session, and nothing remains of the earlier ones."""
         now = list(self.processes.values())
-        awake_s = self.now - 3 * plans.OPEN_S
+        awake_s = self.now - 3 * agreement.OPEN_S
         older = [
             p for p in self.all if p.alive and p not in now and p.disturbed_s < awake_s
         ]

@@ -9,6 +9,7 @@ REGRESSIONS = {
     124: "a plan was made for the session before",
     134: "rank 0 proposed one plan after the other for its earlier attempt",
     245: "a process waited for the state of ranks that had all died",
+    363: "a process that was replaced proposed one plan after the other",
     1005: "a stopped process had the state of an earlier session",
 }
 
