@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from jax_optireduce.tools import launch
+
 FOLDER = Path(__file__).parents[2] / "examples/deploy"
 PAGE = (FOLDER / "../../docs/deploy.md").read_text()
 PORTS = "41000-41063"
@@ -20,8 +21,43 @@ PORTS = "41000-41063"
 # cores.
 TIMEOUT_S = 240
 
-# Runs the command of ssh on this host: the last argument, in a shell.
-_SSH = '#!/usr/bin/env bash\nexec bash -c "${!#}"\n'
+# Commands that run on this host. That of ssh is its last argument, in a shell; that of
+# srun follows the options.
+_COMMANDS = {
+    "ssh": 'exec bash -c "${!#}"',
+    "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
+    "scontrol": "echo 127.0.0.1; echo localhost; echo localhost",
+    "python": f'exec {sys.executable} "$@"',
+}
+
+# A training of which process 0 kills itself once, and which ends once it is back.
+_KILLED_ONCE = f"""
+import os, pathlib, runpy, signal, sys
+import jax
+import jax_optireduce
+programs = {str(Path(__file__).parents[1] / "multiprocess/programs")!r}
+sys.path.insert(0, programs)
+sys.argv = ["returning.py", "0.03"]
+folder = pathlib.Path(os.environ["RANKS_FOLDER"])
+join, admit = jax_optireduce.join, jax_optireduce.admit
+
+def joined(state, step):
+    state, step = join(state, step)
+    if step:
+        (folder / "new").write_text(str(step + 40))
+        (folder / "new").rename(folder / "last")
+    return state, step
+
+def admitted(state, step, drain):
+    killed = folder / "killed"
+    if step == 20 and jax.process_index() == 0 and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return admit(state, step, drain)
+
+jax_optireduce.join, jax_optireduce.admit = joined, admitted
+runpy.run_path(programs + "/returning.py", run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize("script", ["train.sbatch", "ssh_launch.sh"])
@@ -42,16 +78,13 @@ def test_the_directives_of_slurm_are_options_before_the_first_command():
         re.fullmatch(r"#SBATCH --([\w-]+)=?(.*)", lines[n]).groups() for n in found
     )
     known = {"job-name", "nodes", "ntasks-per-node", "cpus-per-task", "time", "output"}
-    assert set(options) == known | {"signal", "no-kill"}
+    assert set(options) == known | {"signal", "no-kill", "requeue", "open-mode"}
     assert options["ntasks-per-node"] == "1"
     assert re.fullmatch(r"\d+", options["nodes"])
     assert re.fullmatch(r"\d\d:\d\d:\d\d", options["time"])
     # SLURM ignores directives after the first command.
     command = next(n for n, line in enumerate(lines) if line and line[0] != "#")
     assert max(found) < command
-    last = lines[-1].split()
-    assert last[0] == "srun"
-    assert {"--no-kill", "--kill-on-bad-exit=0"} <= set(last)
 
 
 def _manifests() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -63,22 +96,44 @@ def test_the_pods_get_the_variables_of_jax():
     jobs, _ = _manifests()
     assert (jobs["apiVersion"], jobs["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     name = jobs["metadata"]["name"]
-    (replicated,) = jobs["spec"]["replicatedJobs"]
+    coordinator, replicated = jobs["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
-    assert job["completionMode"] == "Indexed"
-    assert job["parallelism"] == job["completions"]
+    for each in (coordinator["template"]["spec"], job):
+        assert each["completionMode"] == "Indexed"
+        assert each["parallelism"] == each["completions"]
+        # The limits of each index need it.
+        assert each["template"]["spec"]["restartPolicy"] == "Never"
     pod = job["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
     (container,) = pod["containers"]
     variables = {of["name"]: of for of in container["env"]}
-    host, port = variables["JAX_COORDINATOR_ADDRESS"]["value"].split(":")
-    assert host == f"{name}-{replicated['name']}-0-0.{name}"
-    assert port.isdigit()
+    host, port = variables["JAX_OPTIREDUCE_COORDINATOR"]["value"].split(":")
+    assert host == f"{name}-{coordinator['name']}-0-0.{name}"
     assert variables["JAX_NUM_PROCESSES"]["value"] == str(job["completions"])
     index = variables["JAX_PROCESS_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    (container,) = coordinator["template"]["spec"]["template"]["spec"]["containers"]
+    ranks = str(job["completions"])
+    assert container["args"] == ["--ranks", ranks, "--port", port]
+
+
+def test_a_lost_pod_is_replaced_and_the_set_ends_with_the_ranks():
+    jobs, _ = _manifests()
+    coordinator, replicated = jobs["spec"]["replicatedJobs"]
+    success = {"operator": "All", "targetReplicatedJobs": [replicated["name"]]}
+    assert jobs["spec"]["successPolicy"] == success
+    job = replicated["template"]["spec"]
+    assert job["backoffLimitPerIndex"] > 0
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["action"] == "Ignore"
+    assert rule["onPodConditions"] == [{"type": "DisruptionTarget"}]
     # A majority of the ranks goes on.
     assert job["maxFailedIndexes"] < job["completions"] / 2
+    # A job needs a new coordinator.
+    assert coordinator["template"]["spec"]["backoffLimit"] == 0
+    affinity = job["template"]["spec"]["affinity"]["podAntiAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = term["labelSelector"]["matchLabels"]
+    assert labels["jobset.sigs.k8s.io/replicatedjob-name"] == replicated["name"]
 
 
 def test_the_policy_lets_the_ports_of_the_pods_pass():
@@ -102,38 +157,86 @@ def test_every_recipe_has_the_same_ports():
         assert re.search(rf"{rule}[^`]*?{PORTS}", PAGE), rule
 
 
-def _free_port() -> int:
-    with socket.socket() as reservation:
-        reservation.bind(("127.0.0.1", 0))
-        return reservation.getsockname()[1]
-
-
-def _launch(
-    folder: Path, program: str, hosts: str, *arguments: str
+def _run(
+    folder: Path, script: str, program: str, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ssh_launch.sh with a program, and an ssh that stays on this host."""
-    ssh = folder / "ssh"
-    ssh.write_text(_SSH)
-    ssh.chmod(0o755)
+    """Runs a script with a program, and with commands that stay on this host."""
+    for name, command in _COMMANDS.items():
+        path = folder / name
+        path.write_text(f"#!/usr/bin/env bash\n{command}\n")
+        path.chmod(0o755)
     (folder / "program.py").write_text(program)
+    with launch.reserved_ports(2) as port:
+        pass
     return subprocess.run(
-        [FOLDER / "ssh_launch.sh", "program.py", *arguments],
+        [FOLDER / script, "program.py", *arguments],
         cwd=folder,
         env={
             **os.environ,
             "PATH": f"{folder}:{os.environ['PATH']}",
-            "HOSTS": hosts,
-            "PYTHON": sys.executable,
-            "GRACE_S": "0.2",
-            "JAX_WORDS": "a b'c",
+            "COORDINATOR_PORT": str(port),
+            "RESTART_S": "0.1",
             "XLA_FLAGS": "",
-            "COORDINATOR_PORT": str(_free_port()),
+            **variables,
         },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
+
+
+def _launch(
+    folder: Path, program: str, hosts: str, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs ssh_launch.sh; see `_run`."""
+    given = {"HOSTS": hosts, "PYTHON": sys.executable, "GRACE_S": "0.2"}
+    given |= {"JAX_WORDS": "a b'c", **variables}
+    return _run(folder, "ssh_launch.sh", program, *arguments, **given)
+
+
+def _returning(folder: Path) -> dict[str, str]:
+    """Returns the variables of a training with a death."""
+    return {
+        "RANKS_FOLDER": str(folder),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_OPTIREDUCE_PEER_TIMEOUT_S": "2",
+        "JAX_OPTIREDUCE_DEADLINE_S": "0.5",
+    }
+
+
+def _assert_returned(ended: subprocess.CompletedProcess[str]) -> None:
+    """Checks that process 0 has come back, and that all have ended equally."""
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0, output
+    assert "rank 0, life 2: back in step" in output, output
+    bits = re.findall(r"(?m)^\[\d\] bits (.*)$", output)
+    assert len(bits) == 3, output
+    assert len(set(bits)) == 1, output
+
+
+def test_ssh_starts_a_killed_process_again_which_comes_back(tmp_path):
+    hosts = "127.0.0.1 127.0.0.1 127.0.0.1"
+    given = _returning(tmp_path)
+    ended = _launch(tmp_path, _KILLED_ONCE, hosts, RESTARTS="1", **given)
+    _assert_returned(ended)
+    assert "[launch] rank 0 ended with 137; it is started again" in ended.stderr
+
+
+def test_slurm_starts_a_killed_process_again_which_comes_back(tmp_path):
+    given = _returning(tmp_path)
+    given |= {"SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "nodes"}
+    ended = _run(tmp_path, "train.sbatch", _KILLED_ONCE, **given)
+    _assert_returned(ended)
+    assert "rank 0 ended with 137" in ended.stderr + ended.stdout
+
+
+def test_slurm_starts_no_process_again_that_it_has_ended(tmp_path):
+    given = {"SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NODELIST": "nodes"}
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    ended = _run(tmp_path, "train.sbatch", program, **given)
+    assert ended.returncode == 143, ended.stdout + ended.stderr
+    assert "ended with" not in ended.stderr + ended.stdout
 
 
 def test_ssh_starts_a_process_for_each_address(tmp_path):
