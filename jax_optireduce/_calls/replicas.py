@@ -18,9 +18,6 @@ from jax_optireduce._program import checks
 from jax_optireduce._program.call import AxisName, Drain
 from jax_optireduce._session.communicator import current, exchange
 
-# Numbers of the comparisons of this process: the only state of this module.
-_numbers = itertools.count()
-
 # Independent estimates of a squared distance, which are averaged.
 # Chosen: a distance within about a tenth, and bytes that no network notices.
 _ESTIMATES = 64
@@ -81,13 +78,11 @@ def assert_replicas_equal(tree: Any, fail_message: str = "") -> None:
     """
     communicator = current("assert_replicas_equal")
     pieces = list(_pieces(tree, communicator.rank))
-    label = f"jax_optireduce/replicas/{next(_numbers)}"
-    summary = _summary(pieces)
-    if _all_equal(exchange(communicator, label, summary)):
+    if _all_equal(exchange(communicator, _summary(pieces))):
         return
     # Every process has the same summaries, so all of them send the details.
     details = json.dumps(pieces).encode()
-    rows = exchange(communicator, f"{label}/leaves", details)
+    rows = exchange(communicator, details)
     reason = _missing_leaves(rows) or _describe(_differing(rows))
     raise ReplicasDifferError(f"{fail_message}: {reason}" if fail_message else reason)
 

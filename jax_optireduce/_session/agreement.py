@@ -366,7 +366,10 @@ class Agreement:
         news = await self._news()
         for number in range(news.sessions[0], last):
             await self._world.forget(key(number))
-            await self._world.forget(f"{NEWS}/session/{number}")
+        # Last: should this process die before, the next one begins there.
+        for number in news.sessions:
+            if number < last:
+                await self._world.forget(f"{NEWS}/session/{number}")
         for rank, life in news.wishes:
             if life < news.lives[rank]:
                 await self._world.forget(wish_key(rank, life))

@@ -75,6 +75,7 @@ class Communicator:
         self._before: list[tuple[Any, log_thread.LogThread | None, str]] = []
         self._reporter: reports.Reporter | None = None
         self._step: int | None = None
+        self._exchanges = 0  # the number of them in this session
         self._log_thread = (
             None if native is None else log_thread.LogThread(native, self, options)
         )
@@ -255,6 +256,7 @@ class Communicator:
         self._native, self.datagram_bytes = joined.native, joined.datagram_bytes
         self._log_thread = log_thread.LogThread(joined.native, self, self.options)
         _session.generation = number + 1
+        self._exchanges = 0
 
     def retire(self) -> None:
         """Leaves the sessions before this one, in which others have no more calls."""
@@ -566,14 +568,11 @@ def stats() -> dict[str, int]:
     return current("stats").counters()
 
 
-def exchange(
-    communicator: Communicator, label: str, payload: bytes
-) -> dict[int, bytes]:
+def exchange(communicator: Communicator, payload: bytes) -> dict[int, bytes]:
     """Sends bytes to all live processes; returns those of each, by rank.
 
     Args:
       communicator: of this process.
-      label: names the exchange; the same on all processes, used once.
       payload: at least one byte.
 
     Raises:
@@ -585,6 +584,11 @@ def exchange(
         return [] if native is None else native.silent_ranks()
 
     limit_s = communicator.options.call_timeout_s or None
+    # A process that has come back has made none of the exchanges before.
+    session = _session.generation - 1
+    number = communicator._exchanges  # noqa: SLF001 (its own module)
+    communicator._exchanges += 1  # noqa: SLF001
+    label = f"jax_optireduce/{session}/exchanges/{number}"
     return coordination.exchange_among_live(label, payload, silent, limit_s)
 
 

@@ -46,6 +46,10 @@ _COORDINATOR = -1
 # Time between two attempts to reach the host, in seconds. Chosen: short for a user.
 _RETRY_S = 0.1
 
+# Longest wait for the first answer of a host, in seconds. Chosen: it answers a line at
+# once, in milliseconds; JAX's service at its address might not.
+_ANSWER_S = 10.0
+
 # Longest search of a host for another one, in seconds.
 # Chosen: one on this host answers in milliseconds.
 _SEARCH_S = 1.0
@@ -421,9 +425,11 @@ def _follow(connection: socket.socket, job: _Job, end: float) -> _News:
     # process 0 has not called `init`. Its answer is none of ours, and JAX knows more.
     with contextlib.suppress(OSError, ValueError, TypeError):
         connection.sendall(_greeting(job))
-        while (left_s := end - time.monotonic()) > 0:
+        limit_s = min(end, time.monotonic() + _ANSWER_S)
+        while (left_s := limit_s - time.monotonic()) > 0:
             connection.settimeout(left_s)
             data = connection.recv(_ANSWER_BYTES)
+            limit_s = end
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")

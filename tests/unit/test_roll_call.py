@@ -192,3 +192,15 @@ def test_strangers_are_not_told_who_is_missing(hold, address, line):
             assert "process 2 of 3 did not come" in _error(first)
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1 << 16) == b""
+
+
+def test_a_program_at_the_address_that_never_answers_is_left_to_jax(
+    address, hold, monkeypatch
+):
+    monkeypatch.setattr(roll_call, "_ANSWER_S", 0.2)
+    host, port = address.split(":")
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        silent.bind((host, int(port)))
+        silent.listen()
+        hold(1, 2).result()

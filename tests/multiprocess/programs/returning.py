@@ -97,6 +97,9 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 state, number = jo.join(state, 0)
 print("back", number, flush=True)
+if number == 0:
+    # A process that comes back has not made this comparison.
+    jo.assert_replicas_equal(state)
 first = 0
 while not LAST.exists() or number < int(LAST.read_text()):
     time.sleep(STEP_S)
@@ -110,6 +113,7 @@ while not LAST.exists() or number < int(LAST.read_text()):
     first = first or len(compiled)
 print("compiled", len(compiled) - first)
 state = jax.block_until_ready(mapped(ended, P())(state))
+jo.assert_replicas_equal(state)
 print(
     "bits", meshes.digest(np.asarray(state["params"].addressable_data(0))), flush=True
 )
