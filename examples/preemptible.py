@@ -68,11 +68,6 @@ def settled(state: Any) -> Any:
     return jax_optireduce.resync((params, optimizer), AXIS)
 
 
-def total(number: jax.Array) -> jax.Array:
-    """Returns the sum of a number over all ranks, for which it waits."""
-    return jax_optireduce.psum(number, AXIS, name="total")
-
-
 def make_step(graph: Any) -> Any:
     """Returns the step of a network: state and batch to state, loss, skipped steps."""
 
@@ -156,23 +151,18 @@ def main() -> None:
     graph, params = nnx.split(Network(nnx.Rngs(0)))
     state = placed((params, OPTIMIZER.init(params)), everywhere)
     data = placed(batch(0, rank), divided)
-    number = placed(np.int32(0), everywhere)
 
     train = compiled(make_step(graph), state, *data)
     settle = compiled(settled, state)
-    add_up = compiled(total, number)
 
     checkpointer = make_checkpointer()
     folder = arguments.checkpoints and arguments.checkpoints.absolute()
     first = newest(folder) if folder else 0
     joined, step = jax_optireduce.join(state, first)
-    if folder and joined is state:
-        # The job begins, and not this process alone.
-        if int(add_up(placed(np.int32(first), everywhere))) != first * mesh.size:
-            raise SystemExit("others have found another checkpoint: start all again")
-        if first:
-            joined = checkpointer.restore(folder / str(first), state)
-            print(f"continues from step {first}")
+    if joined is state and first:
+        # The job begins, and not this process alone: `join` gave no other state.
+        joined = checkpointer.restore(folder / str(first), state)
+        print(f"continues from step {first}")
     state = joined
 
     while step < arguments.steps:

@@ -339,8 +339,11 @@ class Admission:
 
     # ---- The program of a process that has come back.
 
-    def join(self, state: Any, step: int, limit_s: float | None) -> tuple[Any, int]:
+    def join(self, state: Any, limit_s: float | None) -> tuple[Any, int] | None:
         """Takes the place of an earlier life; see `jax_optireduce.join`.
+
+        Returns:
+          The state and the step of the others; None if the job begins anew.
 
         Raises:
           RendezvousError: the others have not admitted this process in time.
@@ -353,25 +356,24 @@ class Admission:
         except plans.ReplacedError as error:
             self._session.close(str(error))
             raise RendezvousError(f"this process does not come back: {error}") from None
-        if got:
-            state, step = state_transfer.rebuilt(state, world.leaves), world.step
-        world.leaves = ()
-        self.watch()
-        now = time.monotonic()
-        age_s = _age_s()
+        leaves, world.leaves = world.leaves, ()
+        if not got:
+            return None
+        state = state_transfer.rebuilt(state, leaves)
+        now, age_s = time.monotonic(), _age_s()
         _log.info(
             "rank %d, life %d: back in step %d, %.2f s after its start: %.2f s until "
             "init, %.2f s until join, %.2f s for the others and %.1f MB of state",
             self._session.rank,
             self._agreement.life,
-            step,
+            world.step,
             age_s,
             age_s - (now - self._made_s),
             asked_s - self._made_s,
             now - asked_s,
             world.size_bytes / 1e6,
         )
-        return state, step
+        return state, world.step
 
 
 def _age_s() -> float:

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import jax
 
 from jax_optireduce import _jax_version, _native
-from jax_optireduce._errors import NotInitializedError
+from jax_optireduce._errors import NotInitializedError, UsageError
 from jax_optireduce._jax import coordination, processes
 from jax_optireduce._session import (
     accelerators,
@@ -453,10 +453,10 @@ def _begin_reports(communicator: Communicator) -> None:
 def join(state: _T, step: int = 0) -> tuple[_T, int]:
     """Takes the place of this process in a job that runs; before the training loop.
 
-    At the first start of a job it returns its arguments at once. In a process that was
-    started again it waits until the others admit it (`admit`), and returns the state of
-    a live rank, bit for bit. Compile the train step before (`lower(...).compile()`):
-    calls of the others do not wait for a compiler.
+    Where the job begins it returns its arguments, once all ranks have called it. In a
+    process that was started again it waits until the others admit it (`admit`), and
+    returns the state of a live rank, bit for bit. Compile the train step before
+    (`lower(...).compile()`): calls of the others do not wait for a compiler.
 
     Args:
       state: a pytree of arrays and numbers, as at a first start: it gives the
@@ -471,17 +471,28 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
       RendezvousError: the others have not admitted this process within
         `call_timeout_s`, or have ended.
       UsageError: the state is not like that of the others, or is sharded over
-        processes.
+        processes; or the job begins, and not all ranks gave the same step.
       NotInitializedError: `init` was not called.
     """
     communicator = current("join")
     part = communicator._admission  # noqa: SLF001 (its own module)
     if part is None:
         return state, step
-    if communicator._native is not None:  # noqa: SLF001 (its own module)
-        part.watch()
-        return state, step
-    return part.join(state, step, communicator.options.call_timeout_s or None)
+    returned = None
+    if communicator._native is None:  # noqa: SLF001 (its own module)
+        limit_s = communicator.options.call_timeout_s or None
+        returned = part.join(state, limit_s)
+    part.watch()
+    if returned is not None:
+        return returned
+    steps = exchange(communicator, str(step).encode())
+    if len(set(steps.values())) > 1:
+        by_rank = ", ".join(f"rank {rank} {of.decode()}" for rank, of in steps.items())
+        raise UsageError(
+            f"the ranks begin at different steps: {by_rank}. All must find the same "
+            "checkpoint: start all of them again."
+        )
+    return state, step
 
 
 def admit(state: _T, step: int, drain: Callable[[_T], _T] | None = None) -> _T:

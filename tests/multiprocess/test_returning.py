@@ -192,6 +192,15 @@ def _moved_at(started: ranks.Ranks, rank: int) -> int:
     return int(line.split(",")[0])
 
 
+def test_ranks_that_begin_at_different_steps_are_refused(tmp_path):
+    with _start(tmp_path, 3, "20000", "different") as started:
+        started.wait()
+        text = "UsageError: the ranks begin at different steps: rank 0 0, rank 1 1, "
+        for rank in started:
+            assert rank.code == 1, started.describe()
+            assert text in rank.output, started.describe()
+
+
 def test_with_a_coordinator_process_0_comes_back_too_and_more_than_once(tmp_path):
     with _start(tmp_path, 4, coordinator=True) as started:
         for life in (2, 3):

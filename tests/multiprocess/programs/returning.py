@@ -1,7 +1,8 @@
 """Training in which ranks come back.
 
-Arguments: the seconds of a step, and optionally the entries of the parameters. The
-file "last" in the folder of the ranks has the number of steps, once the test knows it.
+Arguments: the seconds of a step, and optionally the entries of the parameters, and
+"different": each rank begins at the step with its number. The file "last" in the folder
+of the ranks has the number of steps, once the test knows it.
 Gradients depend on the step and the rank. Prints
 
   "life <number>"    at the start
@@ -95,7 +96,7 @@ compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
 )
-state, number = jo.join(state, 0)
+state, number = jo.join(state, rank if "different" in sys.argv else 0)
 print("back", number, flush=True)
 if number == 0:
     # A process that comes back has not made this comparison.
