@@ -4,7 +4,8 @@
 
 The program trains on digits with 8 ranks on this machine: without faults and, side by
 side with that, with faults, after which ranks come back; then with the same faults over
-Gloo, where a fault ends the job, which starts again from its last checkpoint. Faults
+Gloo, where a fault ends the job. A job of which half of the ranks or more are lost, or
+any over Gloo, starts again from its last checkpoint. Faults
 come at random times, as often as --faults-per-hour says: SIGKILL of one rank (60 %) or
 of two (10 %), rank 0 among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not
 over Gloo, which would only wait). A killed rank is started again after 2 s.
@@ -202,7 +203,8 @@ def measure(run: Run, folder: Path) -> dict[str, Any]:
                 end_s = now + LIMIT_FACTOR * run.steps * run.step_s
                 next_s = now + (chance.expovariate(rate) if rate else float("inf"))
             if next_s is not None and now >= next_s and newest < 0.95 * run.steps:
-                next_s += chance.expovariate(rate)
+                # From now on: after a pause of this machine none is overdue.
+                next_s = now + chance.expovariate(rate)
                 job.fault(chance, now)
             job.tend(now)
             time.sleep(0.1)
