@@ -81,7 +81,7 @@ class _World(plans.World):
     Attributes:
       state, step, drain: of the program, during `admit` and `join`.
       leaves: of the state of a process that comes back.
-      size_bytes: of the state that was sent last.
+      size_bytes: of the state that this process has received.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -90,7 +90,6 @@ class _World(plans.World):
         self.drain: Callable[[Any], Any] | None = None
         self.leaves: Sequence[state_transfer.Shards] = ()
         self.size_bytes = 0
-        self.source = 0
         self.ended = threading.Event()
         self._session = session
         self._name = name
@@ -204,7 +203,7 @@ class _World(plans.World):
             digest = state_transfer.receive(self.leaves, self._name, pair)
         except state_transfer.TransferError as error:
             raise plans.PlanError(str(error)) from error
-        self.step, self.source = offer["step"], offer["rank"]
+        self.step = offer["step"]
         self.size_bytes = offer["bytes"]
         return digest
 

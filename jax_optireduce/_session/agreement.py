@@ -57,6 +57,10 @@ _SLICE_S = 0.5
 # of the start of a process.
 _SEEK_S = 0.2
 
+# Period in which a process that comes back tells that it waits, in seconds. Source: the
+# default of `stall_timeout_s`.
+_TELL_S = 60.0
+
 # The entry of a process that has the state.
 _LEVEL = b"1"
 
@@ -468,9 +472,16 @@ class Agreement:
     async def _await_plan(self, end: float) -> Plan:
         """Returns the next plan with this attempt of this process."""
         own = Member(self.life, self._attempt)
+        tell_s = self._world.now() + _TELL_S
         while True:
             news = await self._news()
             self._check_life(news)
+            if self._world.now() >= tell_s:
+                tell_s += _TELL_S
+                self._world.log(
+                    f"rank {self.rank}, life {self.life}, waits for the others to "
+                    "admit it."
+                )
             # The entries of earlier plans are deleted.
             self.running = news.newest()
             self._passed = max(self._passed, self.running)

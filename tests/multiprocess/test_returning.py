@@ -181,7 +181,7 @@ def test_a_rank_that_has_skipped_steps_moves_with_the_others(tmp_path):
         _await_return(started, 2, 2)
         started.wait_for(3, "log rank 2 back in step")
         steps = {rank: _moved_at(started, rank) for rank in (0, 1, 3)}
-        # By its own count it is behind, and yet the others have not waited for it.
+        # It is behind by its own count, and yet the others have not waited for it.
         assert steps[3] < steps[0], started.describe()
 
 
