@@ -184,6 +184,7 @@ seeds: $(VENV_TEST)/.installed
 	$$simulate --seed $$((half + 1)) --count $$half --size small; second=$$?; \
 	wait $$first && exit $$second
 	$(VENV_TEST)/bin/python tests/simulation/plan_simulation.py --count $(SEEDS)
+	$(VENV_TEST)/bin/python tests/simulation/plan_simulation.py --replicas --count $(SEEDS)
 
 simulate: $(VENV_TEST)/.installed
 	$(VENV_TEST)/bin/python -m jax_optireduce simulate --seed $(SEED)

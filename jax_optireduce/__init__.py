@@ -42,7 +42,7 @@ from jax_optireduce._errors import (
     ReplicasDifferError,
     UsageError,
 )
-from jax_optireduce._program.call import CallArguments
+from jax_optireduce._program.call import REPLICAS, CallArguments
 from jax_optireduce._session.communicator import (
     Communicator,
     admit,
@@ -58,6 +58,7 @@ from jax_optireduce._stats import CollectiveStats
 __version__ = "0.1.0"
 
 __all__ = [
+    "REPLICAS",
     "AxisError",
     "CallArguments",
     "Cancelled",

@@ -31,6 +31,9 @@ DRAIN_OF_CALLS: Final[int]
 DRAIN_OF_CALLS_IF_ANY: Final[int]
 """The attribute `drain` of a drain of previous calls, if any."""
 
+EACH_PROCESS: Final[int]
+"""In `group_processes`: each process of the session has a device with this rank."""
+
 def registrations() -> Mapping[str, object]:
     """Capsules of the XLA FFI handlers, by target name, for the platform "cpu".
 

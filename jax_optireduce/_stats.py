@@ -101,22 +101,32 @@ def passed(vector: jax.Array) -> jax.Array:
     return vector[_AT["passed"]] > 0
 
 
-def live_ranks(vector: jax.Array, size: int) -> jax.Array:
+def live_ranks(vector: jax.Array, size: int, *, replicas: bool = False) -> jax.Array:
     """Returns the number of ranks in live processes, float32 [].
 
     A whole number: `size` while all processes are alive. Each process has the same
     number of the `size` ranks.
+
+    Args:
+      vector: of the call.
+      size: number of all ranks; with `replicas` those of one process.
+      replicas: whether the call is over all replicas.
     """
     live, processes = vector[_AT["live_processes"]], vector[_AT["processes"]]
+    if replicas:
+        return size * jnp.maximum(live, 1)
     # The vector of a call without data has no processes.
     return jnp.where(live > 0, size * live / processes, size)
 
 
-def scaled_to_all(x: jax.Array, vector: jax.Array, size: int) -> jax.Array:
-    """Scales a floating sum over the live ranks to all `size` ranks; integers stay."""
+def scaled_to_all(
+    x: jax.Array, vector: jax.Array, size: int, *, replicas: bool = False
+) -> jax.Array:
+    """Scales a floating sum over the live ranks to `size` ranks; integers stay."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
-    return (x * (size / live_ranks(vector, size))).astype(x.dtype)
+    ranks = live_ranks(vector, size, replicas=replicas)
+    return (x * (size / ranks)).astype(x.dtype)
 
 
 def from_vectors(

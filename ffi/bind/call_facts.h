@@ -28,6 +28,10 @@ inline constexpr std::size_t kNameBytesMax = 160;
 inline constexpr std::int64_t kDrainOfCalls = 1;
 inline constexpr std::int64_t kDrainOfCallsIfAny = 2;
 
+// The attribute `group_processes` of a call over replicas: in place of a process, each process of
+// the session has a device with this rank.
+inline constexpr std::int32_t kEachProcess = -1;
+
 // Elements of the token of a begun call, s32: the session, the collective (the attribute `salt`),
 // the number of the call among the begun ones of its device, the step (-1: the call was counted).
 // Equal on all devices of a call. All elements 0: the token of no call.

@@ -234,6 +234,7 @@ void BindFacts(nb::module_& module) {
   module.attr("TOKEN_ELEMENTS") = kTokenElements;
   module.attr("DRAIN_OF_CALLS") = kDrainOfCalls;
   module.attr("DRAIN_OF_CALLS_IF_ANY") = kDrainOfCallsIfAny;
+  module.attr("EACH_PROCESS") = kEachProcess;
 }
 
 nb::dict ProbeUdpFeatures(std::size_t receive_buffer_bytes) {

@@ -80,11 +80,21 @@ Status ReadWireFormat(const CallAttributes& attributes, CollectiveSpec& spec) {
                  "there is no wire format " + Quoted(attributes.wire_format) + ".");
 }
 
+// Reads a group of whose ranks each process of the session has one device.
+void ReadReplicas(const CallAttributes& attributes, std::uint16_t world_size, DeviceCall& call) {
+  for (std::uint32_t i = 0; i < attributes.group_size; ++i) call.local_ranks.push_back(i);
+  for (std::uint16_t i = 0; i < world_size; ++i) call.spec.members.emplace_back(i);
+}
+
 // Reads the processes of the call's group.
 Status ReadMembers(const CallAttributes& attributes, Rank process, std::uint16_t world_size,
                    DeviceCall& call) {
   const std::string_view name = attributes.name;
   const std::size_t first = call.group * static_cast<std::size_t>(attributes.group_size);
+  if (attributes.group_processes[first] == kEachProcess) {
+    ReadReplicas(attributes, world_size, call);
+    return Status();
+  }
   std::set<Rank> members;
   for (std::uint32_t i = 0; i < attributes.group_size; ++i) {
     const std::int32_t member = attributes.group_processes[first + i];

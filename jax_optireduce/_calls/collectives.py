@@ -247,13 +247,19 @@ def reduce_tree(
     options = communicator.current(call.kind).options
     step = checks.checked_step(step)
     of_leaves = checked_specs(specs, tree, call.kind)
-    size = lax.axis_size(call.axes)
+    size = allreduce.axis_size(call.axes)
     named, treedef = checks.named_leaves(tree, call.kind)
     traced: dict[int, Any] = {}
     results: dict[int, Any] = {}
     for i, (place, leaf) in enumerate(named):
         if isinstance(leaf, Tracer):
             traced[i] = checks.checked_leaf(leaf, place, call)
+        elif call.over_replicas:
+            # Their number is known when the call runs.
+            constant = checks.checked_constant(leaf, place)
+            dtype = jnp.int32 if isinstance(constant, int) else None
+            constant = jnp.asarray(constant, dtype)
+            traced[i] = checks.checked_leaf(constant, place, call)
         else:
             # A constant of the program, equal on every rank.
             results[i] = checks.checked_constant(leaf, place) * size
@@ -267,7 +273,9 @@ def reduce_tree(
         scaled = bool(call.fast or automatic_axes())
         ranks = {}
         if call.of_live:
-            ranks = live_ranks(sums, buckets, size, scaled=scaled)
+            ranks = live_ranks(
+                sums, buckets, size, scaled=scaled, replicas=call.over_replicas
+            )
         ordered = [total / ranks.get(i, size) for i, total in enumerate(ordered)]
     return Reduction(jax.tree_util.tree_unflatten(treedef, ordered), buckets)
 
@@ -278,6 +286,7 @@ def live_ranks(
     size: int,
     *,
     scaled: bool = False,
+    replicas: bool = False,
 ) -> dict[int, jax.Array]:
     """Returns the number of live ranks in the call of a leaf, by its position.
 
@@ -286,6 +295,7 @@ def live_ranks(
       buckets: of the sums.
       size: number of all ranks.
       scaled: whether the floating sums are scaled to all ranks already.
+      replicas: whether the call is over all replicas, each with `size` ranks.
     """
     if scaled:
         sums = {i: x for i, x in sums.items() if x.dtype == jnp.int32}
@@ -295,7 +305,7 @@ def live_ranks(
         for i, x in sums.items()
     }
     return {
-        i: _stats.live_ranks(bucket.vector, size).astype(dtypes[i])
+        i: _stats.live_ranks(bucket.vector, size, replicas=replicas).astype(dtypes[i])
         for bucket in buckets
         for i in bucket.leaves
         if i in sums

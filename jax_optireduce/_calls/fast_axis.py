@@ -60,7 +60,8 @@ def gathered(
     """
     if call.of_live:
         # The parts can have different numbers of live ranks.
-        part = _stats.scaled_to_all(part, vector, lax.axis_size(call.slow))
+        size, replicas = allreduce.axis_size(call.slow), call.over_replicas
+        part = _stats.scaled_to_all(part, vector, size, replicas=replicas)
     whole = _together(part, call.fast)
     sums = split(whole[: sum(leaf.size for leaf in like)], like)
     table = _together(vector[None], call.fast)

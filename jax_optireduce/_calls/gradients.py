@@ -12,7 +12,13 @@ from jax_optireduce._argument_types import Mode, Tree, WireFormat
 from jax_optireduce._calls import collectives, stages
 from jax_optireduce._errors import UsageError
 from jax_optireduce._program import allreduce, checks
-from jax_optireduce._program.call import AxisName, Call, CallArguments, Drain
+from jax_optireduce._program.call import (
+    REPLICAS,
+    AxisName,
+    Call,
+    CallArguments,
+    Drain,
+)
 from jax_optireduce._program.leaf_specs import checked_specs
 from jax_optireduce._stats import CollectiveStats
 
@@ -262,12 +268,12 @@ def drain(
         "drain", axis_name, key, mode, wire_format, fast_axis, mean=mean
     )
     # A group of one rank has no late data.
-    alone = lax.axis_size(call.slow) == 1
+    alone = allreduce.axis_size(call.slow) == 1 and not call.over_replicas
     of_calls = Drain.OF_CALLS_IF_ANY if alone else Drain.OF_CALLS
     call = dataclasses.replace(call, drain=of_calls)
     # Always false, but not for the compiler: the zeros depend on the leaves, so a drain
     # runs after the call that computes them.
-    never = lax.axis_index(call.axes) < 0
+    never = allreduce.never(call.axes)
     if scatter_dimension is not None:
         if specs is not None or fast_axis is not None:
             raise UsageError(
@@ -380,7 +386,8 @@ def resync(
     reduction = collectives.reduce_tree(list(own.values()), None, call, specs=of_own)
     report = reduction.stats()
     whole = report.missing_contributions + report.missing_results + report.deferred == 0
-    local = tuple(axis for axis in axes if axis not in allreduce.mapped_axes(axes))
+    of_calls = (*allreduce.mapped_axes(axes), REPLICAS)
+    local = tuple(axis for axis in axes if axis not in of_calls)
     for i, mean in zip(own, reduction.tree, strict=True):
         kept = allreduce.typed_as_sum(lax.pmean(own[i], local), axes)
         leaves[i] = jnp.where(whole, mean, kept)

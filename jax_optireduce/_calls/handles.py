@@ -37,7 +37,7 @@ from jax_optireduce._program import (
     rotation,
 )
 from jax_optireduce._program.bucketing import Bucket
-from jax_optireduce._program.call import AxisName, Call, StageArguments
+from jax_optireduce._program.call import REPLICAS, AxisName, Call, StageArguments
 from jax_optireduce._session import communicator
 from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
@@ -331,10 +331,11 @@ def _ended(handle: Handle, after: Any) -> Reduction:
             buckets.append(ReducedBucket(positions, bucket.elements, vector))
     results = [sums[i] for i in range(len(plan.leaves))]
     if plan.mean:
-        size = lax.axis_size(axes)
+        size = allreduce.axis_size(axes)
         ranks = {}
-        if plan.mode == "bounded":
-            ranks = collectives.live_ranks(sums, buckets, size)
+        replicas = REPLICAS in axes
+        if plan.mode == "bounded" or replicas:
+            ranks = collectives.live_ranks(sums, buckets, size, replicas=replicas)
         results = [total / ranks.get(i, size) for i, total in enumerate(results)]
     return Reduction(jax.tree_util.tree_unflatten(plan.treedef, results), buckets)
 
@@ -365,7 +366,8 @@ def _type_of_sum(leaf: Any, axes: tuple[Any, ...]) -> _Leaf:
 
 def _check_place(axes: tuple[Any, ...], kind: str) -> None:
     """Raises `UsageError` where a call cannot be divided into two steps."""
-    others = [axis for axis in axes if axis not in allreduce.mapped_axes(axes)]
+    known = (*allreduce.mapped_axes(axes), REPLICAS)
+    others = [axis for axis in axes if axis not in known]
     if others:
         raise UsageError(
             f"{kind} over {others}: an axis of jax.vmap is summed in the program, not "

@@ -1,6 +1,7 @@
 """The entries of JAX's coordination service, which all processes share."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,21 @@ except ImportError as missing:
 _INTERRUPTIBLE_MS = 100
 
 
+@dataclasses.dataclass
+class _Own:
+    """A client in place of that of JAX's service, see `use`."""
+
+    client: Any = None
+
+
+_own = _Own()
+
+
+def use(client: Any) -> None:
+    """Uses the entries of another service, by a client with the same operations."""
+    _own.client = client
+
+
 def has_service() -> bool:
     """Whether JAX has the client of the service; without it entries are not kept."""
     return processes.state() is not None
@@ -31,6 +47,8 @@ def has_service() -> bool:
 
 def _client() -> Any:
     """Returns the key-value client of JAX's coordination service, or None."""
+    if _own.client is not None:
+        return _own.client
     return getattr(processes.state(), "client", None)
 
 
@@ -146,19 +164,22 @@ def claim(key: str, value: bytes) -> bytes | None:
     return None
 
 
-def share(key: str, value: bytes, timeout_s: float, source: int = 0) -> bytes:
+def share(
+    key: str, value: bytes, timeout_s: float, rank: int, source: int = 0
+) -> bytes:
     """Returns the value of one process on every process; `forget` it afterwards.
 
     Args:
       key: not used before; the same on all ranks.
       value: at least one byte; read on the process `source` only.
       timeout_s: longest wait for that process, in seconds.
+      rank: index of this process among those that share.
       source: index of the process.
 
     Raises:
       RendezvousError: the process did not share a value in time.
     """
-    rank, world_size = processes.process()
+    world_size = processes.process()[1]
     if world_size == 1:
         return value
     client = _client()
@@ -205,6 +226,7 @@ def exchange(
     label: str,
     payload: bytes,
     timeout_s: float,
+    rank: int | None = None,
     members: Sequence[int] | None = None,
 ) -> list[bytes]:
     """Sends `payload` to every process; returns all payloads, in rank order.
@@ -213,18 +235,20 @@ def exchange(
       label: names this exchange; the same on all ranks, used once.
       payload: at least one byte; lengths may differ between ranks.
       timeout_s: longest wait for each process, in seconds.
-      members: the processes that take part, ascending; None: all.
+      rank: index of this process; None: in the job.
+      members: the processes that take part, ascending; None: all of the job.
 
     Raises:
       RendezvousError: a process did not send its payload in time.
     """
-    rank, world_size = processes.process()
+    of_job, world_size = processes.process()
     if world_size == 1:
         return [payload]
     client = _client()
     if client is None:
         return _exchange_publicly(payload)
-    client.key_value_set_bytes(f"{label}/{rank}", payload)
+    own = of_job if rank is None else rank
+    client.key_value_set_bytes(f"{label}/{own}", payload)
     return [
         _get(client, f"{label}/{peer}", peer, world_size, timeout_s)
         for peer in members or range(world_size)
@@ -278,6 +302,7 @@ def exchange_among_live(
     payload: bytes,
     silent: Callable[[], Sequence[int]],
     timeout_s: float | None,
+    place: tuple[int, int],
 ) -> dict[int, bytes]:
     """Sends `payload` to every live process; returns the payloads of those, by rank.
 
@@ -286,12 +311,13 @@ def exchange_among_live(
       payload: at least one byte; lengths may differ between ranks.
       silent: returns the processes to leave out.
       timeout_s: longest wait for each process, in seconds; None: unlimited.
+      place: index of this process, and number of processes.
 
     Raises:
       RendezvousError: a process did not send its payload in time, or JAX's coordination
         service failed.
     """
-    rank, world_size = processes.process()
+    rank, world_size = place
     client = _client()
     if world_size == 1:
         return {0: payload}

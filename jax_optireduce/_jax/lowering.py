@@ -5,7 +5,7 @@ Custom calls have a title in a profile; host computations return to the device.
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,11 +55,24 @@ def lowering_mesh(ctx: Any) -> jax.sharding.Mesh:
 
 
 @explained
-def automatic_axes(ctx: Any) -> tuple[str, ...]:
-    """Returns the axes of the program under lowering that are not manual."""
-    context = ctx.module_context.axis_context
-    names = context.mesh.axis_names
-    return tuple(name for name in names if name not in context.manual_axes)
+def abstract_mesh(ctx: Any) -> Any:
+    """Returns the mesh of the operands of an equation under lowering."""
+    # The last one is a leaf.
+    mesh = ctx.avals_in[-1].sharding.mesh
+    return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
+
+
+@explained
+def devices_of_compiler(ctx: Any) -> int:
+    """Returns the number of devices over which the compiler divides the program."""
+    return getattr(ctx.module_context.axis_context, "num_devices", None) or 1
+
+
+@explained
+def automatic_axes(ctx: Any, shape: Iterable[str]) -> tuple[str, ...]:
+    """Returns those of the axes of a mesh that are not manual in the program."""
+    manual = getattr(ctx.module_context.axis_context, "manual_axes", ())
+    return tuple(name for name in shape if name not in manual)
 
 
 @explained

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable
@@ -28,13 +29,43 @@ _PLATFORMS = "jax_platforms"
 RECOVERABILITY = "jax_enable_recoverability"
 
 
+# Number of places for replicas, by which `process` stands for a number that changes.
+REPLICAS_MAX = 1 << 31
+
+
+@dataclasses.dataclass
+class _Replica:
+    """The place of this process among replicas: the only state of this module."""
+
+    place: int | None = None
+
+
+_replica = _Replica()
+
+
+def is_replica() -> bool:
+    """Whether this process is one of replicas."""
+    return _replica.place is not None
+
+
+def become_replica(place: int) -> None:
+    """Makes this process one of replicas, which JAX does not connect."""
+    _replica.place = place
+
+
 def state() -> Any:
     """Returns JAX's record of this process in the job; None if JAX has none."""
     return getattr(_distributed, "global_state", None)
 
 
 def process() -> tuple[int, int]:
-    """Returns (index of this process, number of processes)."""
+    """Returns (index of this process, number of processes).
+
+    A replica gets its place, and the number of places, since its session has any number
+    of processes.
+    """
+    if _replica.place is not None:
+        return _replica.place, REPLICAS_MAX
     if not jax.distributed.is_initialized():
         return 0, 1
     if (own := state()) is not None:

@@ -56,9 +56,3 @@ def mesh_axes() -> dict[str, tuple[int, bool]]:
     mesh = jax.sharding.get_abstract_mesh()
     manual = frozenset(mesh.manual_axes)
     return {name: (size, name in manual) for name, size in mesh.shape.items()}
-
-
-@explained
-def mesh_of(aval: Any) -> Any:
-    """Returns the abstract mesh in the type of an operand."""
-    return aval.sharding.mesh

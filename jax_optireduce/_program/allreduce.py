@@ -19,6 +19,7 @@ over that axis.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,12 +46,18 @@ from jax_optireduce._program import (
     rotation,
     rules,
 )
-from jax_optireduce._program.call import DEFERRING_MODES, Call, Drain
+from jax_optireduce._program.call import DEFERRING_MODES, REPLICAS, Call, Drain
 from jax_optireduce._session import accelerators, communicator
 from jax_optireduce._session.options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 ALLREDUCE_TARGET = "jax_optireduce_allreduce"
 SEQUENCE_TARGET = "jax_optireduce_sequence"
+
+_MESH_NEEDED = (
+    "a call over REPLICAS in a program for several devices needs their mesh: call the "
+    "program under jax.set_mesh(mesh), and give the call specs=; or make the call "
+    "inside jax.shard_map."
+)
 
 # Platforms for which calls compile, by JAX's names.
 PLATFORMS = ("cpu", *accelerators.PLATFORMS)
@@ -111,6 +118,19 @@ def mapped_axes(axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis in mesh and mesh[axis][1])
 
 
+def axis_size(axes: Sequence[str]) -> int:
+    """Returns the number of ranks along `axes`: those of this replica."""
+    return lax.axis_size(tuple(axis for axis in axes if axis != REPLICAS))
+
+
+def never(axes: Sequence[str]) -> jax.Array:
+    """Returns False, bool [], of which the compiler does not know the value."""
+    of_mesh = mapped_axes(axes)
+    if of_mesh:
+        return lax.axis_index(of_mesh) < 0
+    return lax.optimization_barrier(jnp.bool_(False))
+
+
 def is_typed(axes: Sequence[str]) -> bool:
     """Whether JAX tracks variation over `axes` in this context (check_vma=True)."""
     mapped = mapped_axes(axes)
@@ -135,7 +155,7 @@ def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
     """Returns the group of this device, and its rank in the group; int32 [2]."""
     mapped = mapped_axes(axes)
     # All axes are manual in the region of a lowering.
-    if not mapped or leaf_specs.automatic_axes():
+    if not (mapped or REPLICAS in axes) or leaf_specs.automatic_axes():
         return jnp.zeros(2, jnp.int32)
     others = tuple(
         name
@@ -143,7 +163,8 @@ def group_and_rank(axes: tuple[str, ...]) -> jax.Array:
         if manual and name not in axes
     )
     group = lax.axis_index(others) if others else jnp.int32(0)
-    return jnp.stack([group, lax.axis_index(mapped)])
+    rank = lax.axis_index(mapped) if mapped else jnp.int32(0)
+    return jnp.stack([group, rank])
 
 
 def _abstract_eval(
@@ -245,9 +266,11 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
     program_checks.check(ctx, call)
     leaves = ctx.avals_in[2:]
     if specs:
-        sizes = lowering.lowering_mesh(ctx).shape
+        sizes = lowering.abstract_mesh(ctx).shape
         shapes = leaf_specs.sent_shapes([x.shape for x in leaves], specs, sizes)
         leaves = [jax.ShapeDtypeStruct(shape, leaves[0].dtype) for shape in shapes]
+    if call.over_replicas and not specs and lowering.devices_of_compiler(ctx) > 1:
+        raise UsageError(_MESH_NEEDED)
     attributes = call_attributes(ctx, leaves, call)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
@@ -281,9 +304,7 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
     if call.mode in decisions.DIFFERING_MODES:
         decisions.check(ctx)
     drain = call.drain
-    groups = _groups(lowering.lowering_mesh(ctx), call.axes)
-    processes = [device.process_index for device in groups.flat]
-    devices = np.vectorize(lambda device: device.id, otypes=[int])(groups)
+    processes, devices = _groups(ctx, call.axes)
     # Drains are counted separately from calls: in any module, the first drain matches
     # the first call.
     ordinal = lowering.next_ordinal(ctx, f"{call.key} drain" if drain else call.key)
@@ -296,7 +317,7 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         "name": identity.collective_name(name, devices),
         # Common to all calls with one key in one program.
         "key": call.key,
-        "description": identity.describe(name, leaves, call, groups.shape[1]),
+        "description": identity.describe(name, leaves, call, devices.shape[1]),
         "operation": call.operation,
         "mode": call.mode,
         "wire_format": call.wire_format,
@@ -305,8 +326,8 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         # A mean of those that have come is right without absent ranks.
         "averages": call.mean and not call.present,
         "fingerprint": np.int64(identity.fingerprint(leaves, call, devices)),
-        "group_processes": np.array(processes, np.int32),
-        "group_size": np.int64(groups.shape[1]),
+        "group_processes": processes.astype(np.int32).reshape(-1),
+        "group_size": np.int64(processes.shape[1]),
         "clusters": np.array(call.clusters, np.int32),
         "spare": np.int64(call.spare),
     }
@@ -324,22 +345,26 @@ def _lower_divided(
     In front of the primitive such a region would have no devices, if those of the outer
     one are given by `mesh=`; here the lowering knows them.
     """
-    axes = lowering.automatic_axes(ctx)
+    mesh = lowering.abstract_mesh(ctx)
+    axes = lowering.automatic_axes(ctx, mesh.shape)
 
     def local(step: jax.Array, *leaves: jax.Array) -> list[Any]:
         sent = leaf_specs.joined(leaves, specs, axes)
         *sums, vector = program(group_and_rank(call.axes), step, *sent)
         if call.of_live:
             # The groups can have different numbers of live ranks.
-            size = lax.axis_size(mapped_axes(call.axes))
-            sums = [_stats.scaled_to_all(x, vector, size) for x in sums]
+            size = axis_size(mapped_axes(call.axes))
+            sums = [
+                _stats.scaled_to_all(x, vector, size, replicas=call.over_replicas)
+                for x in sums
+            ]
         sums = leaf_specs.separated(sums, leaves, specs, axes)
         return [*sums, _stats.combined(lax.all_gather(vector, axes))]
 
     everywhere = PartitionSpec()
 
     def outer(_rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
-        with jax.sharding.use_abstract_mesh(shard_types.mesh_of(ctx.avals_in[2])):
+        with jax.sharding.use_abstract_mesh(mesh):
             return jax.shard_map(
                 local,
                 in_specs=(everywhere, *specs),
@@ -369,7 +394,24 @@ def _check_derivative(call: Call) -> None:
     )
 
 
-def _groups(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
+def _groups(ctx: Any, axes: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the process of each rank of each group, and the id of its device.
+
+    Both are [groups, group size]. In a call over replicas each process has a device of
+    each rank, and devices are numbered by their places: those of a replica have ids of
+    its own.
+    """
+    if REPLICAS not in axes:
+        devices = _devices(lowering.lowering_mesh(ctx), axes)
+        processes = np.vectorize(lambda x: x.process_index, otypes=[int])(devices)
+        return processes, np.vectorize(lambda x: x.id, otypes=[int])(devices)
+    sizes = lowering.abstract_mesh(ctx).shape
+    ranks = math.prod(sizes.get(axis, 1) for axis in axes)
+    groups = math.prod(sizes.values()) // ranks
+    return np.full((groups, ranks), _native.EACH_PROCESS), np.arange(groups)[:, None]
+
+
+def _devices(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
     """Returns the device of each rank of each group, [groups, group size]."""
     names = list(mesh.axis_names)
     others = [name for name in names if name not in axes]

@@ -16,6 +16,10 @@ from jax_optireduce._argument_types import Mode, WireFormat
 # A mapped axis, or several.
 AxisName = Hashable | Sequence[Hashable]
 
+# The axis of all replicas of a session (`Options.replica`), whose number may change
+# between two calls of one program. It is no axis of a mesh.
+REPLICAS = "REPLICAS"
+
 # Policies for late data in reduce-scatter and in all-gather: see `CallArguments`.
 MODES = tuple(_native.MODES)
 
@@ -107,7 +111,7 @@ class Call:
       operation: the stages on the wire: "allreduce" has both, "reduce_scatter" the
         first, "all_gather" the second.
       key: names the collective, see `identity`.
-      axes: mapped axes, of the mesh or of a named `vmap`.
+      axes: mapped axes, of the mesh or of a named `vmap`, and `REPLICAS`.
       fast: those of `axes` over which XLA reduces; see `_calls.fast_axis`.
       mode: see `CallArguments`.
       wire_format: see `CallArguments`.
@@ -150,7 +154,13 @@ class Call:
     @property
     def of_live(self) -> bool:
         """Whether the mean is over the live ranks, whose number the call reports."""
-        return self.mean and self.mode == "bounded" and not self.of_values
+        varies = self.mode == "bounded" or self.over_replicas
+        return self.mean and varies and not self.present
+
+    @property
+    def over_replicas(self) -> bool:
+        """Whether the call is over all replicas of the session."""
+        return REPLICAS in self.axes
 
     @property
     def slow(self) -> tuple[str, ...]:

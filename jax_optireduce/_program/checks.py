@@ -19,6 +19,7 @@ from jax_optireduce._jax import shard_types
 from jax_optireduce._program import allreduce, identity, leaf_specs
 from jax_optireduce._program.call import (
     MODES,
+    REPLICAS,
     WIRE_FORMATS,
     AxisName,
     Call,
@@ -32,6 +33,18 @@ SUPPORTED = (*_FLOATS, "int32", "bool")
 
 # Modes of functions without `mode=`; of the others "bounded".
 _DEFAULT_MODES = {"psum": "exact", "pmean": "exact", "psum_scatter": "exact"}
+
+# Functions whose shapes do not depend on the number of ranks.
+_OVER_REPLICAS = (
+    "psum",
+    "pmean",
+    "average_gradients",
+    "sync_in_backward",
+    "drain",
+    "resync",
+    "begin",
+    "end",
+)
 
 # Functions that reduce any value, not gradients alone.
 _OF_VALUES = tuple(_DEFAULT_MODES)
@@ -210,9 +223,27 @@ def checked_axes(axis_name: AxisName, kind: str) -> tuple[Any, ...]:
     mesh = shard_types.mesh_axes()
     mapped = [name for name, (_, manual) in mesh.items() if manual]
     for axis in axes:
-        if not _is_mapped(axis):
+        if axis == REPLICAS:
+            _check_replicas(kind)
+        elif not _is_mapped(axis):
             raise AxisError(_unknown_axis(axis, kind, mapped))
     return axes
+
+
+def _check_replicas(kind: str) -> None:
+    """Raises unless a call of this kind can be over all replicas."""
+    if not communicator.current(kind).options.replica:
+        raise AxisError(
+            f"{kind} over REPLICAS, but this process is no replica: give it a name, "
+            "jax_optireduce.init(replica='a', coordinator='host:port'), or write the "
+            "axis of the mesh."
+        )
+    if kind not in _OVER_REPLICAS:
+        raise UsageError(
+            f"{kind} has a part or a row for each rank, and the number of replicas may "
+            "change between two calls of one program. Write psum, pmean or "
+            "average_gradients over REPLICAS."
+        )
 
 
 def _checked_fast_axes(

@@ -21,7 +21,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax_optireduce._errors import UsageError
-from jax_optireduce._jax import shard_types
+from jax_optireduce._jax import processes, shard_types
 from jax_optireduce._program.host_computation import split
 
 
@@ -135,7 +135,8 @@ def automatic_axes() -> dict[str, int]:
     Empty outside a mesh, and where all axes are manual or of size 1.
     """
     mesh = shard_types.mesh_axes()
-    if not any(manual for _, manual in mesh.values()):
+    # Replicas make calls in programs that are all the compiler's.
+    if not any(manual for _, manual in mesh.values()) and not processes.is_replica():
         return {}
     return {name: n for name, (n, manual) in mesh.items() if n > 1 and not manual}
 

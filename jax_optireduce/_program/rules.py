@@ -82,6 +82,9 @@ def register(
 ) -> None:
     """Sets the rules of a primitive; `lower` gets the platform as an argument."""
     primitive.def_abstract_eval(types)
+    primitive.def_impl(
+        lambda *operands, **params: _jitted(primitive, **params)(*operands)
+    )
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
@@ -90,6 +93,12 @@ def register(
     for platform in platforms:
         rule = functools.partial(lower, platform=platform)
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+
+@functools.cache
+def _jitted(primitive: Primitive, **params: Any) -> Callable[..., Any]:
+    """Returns the program of a call outside of programs, as over replicas."""
+    return jax.jit(functools.partial(primitive.bind, **params))
 
 
 def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:

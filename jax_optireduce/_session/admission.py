@@ -41,6 +41,7 @@ _END_S = 2.0
 class Session(Protocol):
     """The interface of the communicator of this process."""
 
+    place: int
     rank: int
     world_size: int
     options: Options
@@ -50,7 +51,9 @@ class Session(Protocol):
     def silent_ranks(self) -> list[int]: ...
     def counters(self) -> dict[str, int]: ...
     def remove(self, rank: int, reason: str) -> None: ...
-    def switch(self, joined: rendezvous.Joined, number: int) -> None: ...
+    def switch(self, joined: rendezvous.Joined, plan: plans.Plan) -> None: ...
+    def ranks_of(self, places: Sequence[int]) -> list[int]: ...
+    def places_of(self, ranks: Sequence[int]) -> list[int]: ...
     def retire(self) -> None: ...
     def leave(self, reason: str) -> None: ...
     def close(self, reason: str) -> None: ...
@@ -81,7 +84,7 @@ class _World(plans.World):
     Attributes:
       state, step, drain: of the program, during `admit` and `join`.
       leaves: of the state of a process that comes back.
-      size_bytes: of the state that this process has received.
+      received: the step and the bytes of the state that this process has received.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -89,7 +92,7 @@ class _World(plans.World):
         self.step = 0
         self.drain: Callable[[Any], Any] | None = None
         self.leaves: Sequence[state_transfer.Shards] = ()
-        self.size_bytes = 0
+        self.received = 0, 0
         self.ended = threading.Event()
         self._session = session
         self._name = name
@@ -130,14 +133,20 @@ class _World(plans.World):
             rendezvous_timeout_s=agreement.OPEN_S,
             processes_per_slice=plan.per_slice,
         )
+        rank, members = self._session.place, list(plan.members)
+        world_size = None
+        if options.replica:
+            rank, world_size = members.index(rank), len(members)
+            members = list(range(world_size))
         try:
             return rendezvous.join(
                 plans.key(plan.number),
                 f"{self._name}, session {plan.number}",
-                self._session.rank,
+                rank,
                 options,
                 self._session.internal,
-                list(plan.members),
+                members,
+                world_size,
             )
         except RendezvousError as error:
             raise plans.PlanError(str(error)) from error
@@ -149,7 +158,7 @@ class _World(plans.World):
         if self.drain is not None:
             self.state = self.drain(self.state)
         jax.block_until_ready(self.state)
-        self._session.switch(coming.opened, coming.plan.number)
+        self._session.switch(coming.opened, coming.plan)
 
     def retire(self) -> None:
         self._session.retire()
@@ -177,7 +186,8 @@ class _World(plans.World):
 
         def send(receiver: int) -> None:
             try:
-                digest = state_transfer.send(leaves, self._name, (rank, receiver))
+                (to,) = self._session.ranks_of([receiver])
+                digest = state_transfer.send(leaves, self._name, (rank, to))
             except state_transfer.TransferError as error:
                 _log.warning("%s", error)
                 return
@@ -203,18 +213,18 @@ class _World(plans.World):
             digest = state_transfer.receive(self.leaves, self._name, pair)
         except state_transfer.TransferError as error:
             raise plans.PlanError(str(error)) from error
-        self.step = offer["step"]
-        self.size_bytes = offer["bytes"]
+        self.received = offer["step"], offer["bytes"]
         return digest
 
     def silent_ranks(self) -> Sequence[int]:
-        return self._session.silent_ranks()
+        return self._session.places_of(self._session.silent_ranks())
 
     def live_processes(self) -> int:
         return self._session.counters()["live_processes"]
 
     def remove(self, rank: int, reason: str) -> None:
-        self._session.remove(rank, reason)
+        (of_session,) = self._session.ranks_of([rank])
+        self._session.remove(of_session, reason)
 
     def log(self, line: str) -> None:
         _log.warning("%s", line)
@@ -244,14 +254,16 @@ class Admission:
         """
         self._world = _World(session, name)
         self._session = session
+        replicas = bool(session.options.replica)
         self._agreement = agreement.Agreement(
             self._world,
-            session.rank,
+            session.place,
             life,
-            session.world_size,
+            session.options.replicas_min if replicas else session.world_size,
             session.options.processes_per_slice,
             running,
             {rank: plans.Member(life, 0) for rank, life in members.items()},
+            replicas=replicas,
         )
         self._made_s = time.monotonic()
         self._thread: threading.Thread | None = None
@@ -280,6 +292,7 @@ class Admission:
         coming = self._agreement.coming
         if coming is not None:
             coming.opened.native.close("the session has ended")
+        _run(self._agreement.take_back_sign())
 
     def _watch(self) -> None:
         period_s = _POLL_S * max(1.0, self._session.world_size / _POLL_RANKS)
@@ -338,7 +351,9 @@ class Admission:
 
     # ---- The program of a process that has come back.
 
-    def join(self, state: Any, limit_s: float | None) -> tuple[Any, int] | None:
+    def join(
+        self, state: Any, step: int, limit_s: float | None
+    ) -> tuple[Any, int] | None:
         """Takes the place of an earlier life; see `jax_optireduce.join`.
 
         Returns:
@@ -349,30 +364,45 @@ class Admission:
           UsageError: the state is not like that of the others.
         """
         world, asked_s = self._world, time.monotonic()
+        self._withdraw()
+        self.watch()
         world.leaves = state_transfer.on_host(state)
+        world.state, world.step = state, step
         try:
-            got = _run(self._agreement.come_back(limit_s))
+            got = _run(self._agreement.come_back(limit_s, step))
         except plans.ReplacedError as error:
             self._session.close(str(error))
             raise RendezvousError(f"this process does not come back: {error}") from None
-        leaves, world.leaves = world.leaves, ()
+        leaves, world.leaves, world.state = world.leaves, (), None
         if not got:
             return None
         state = state_transfer.rebuilt(state, leaves)
+        step, size_bytes = world.received
         now, age_s = time.monotonic(), _age_s()
         _log.info(
             "rank %d, life %d: back in step %d, %.2f s after its start: %.2f s until "
             "init, %.2f s until join, %.2f s for the others and %.1f MB of state",
-            self._session.rank,
+            self._session.place,
             self._agreement.life,
-            world.step,
+            step,
             age_s,
             age_s - (now - self._made_s),
             asked_s - self._made_s,
             now - asked_s,
-            world.size_bytes / 1e6,
+            size_bytes / 1e6,
         )
-        return state, world.step
+        return state, step
+
+    def _withdraw(self) -> None:
+        """Leaves the session of this process, if it has one."""
+        if self._thread is None:
+            return
+        self.end()
+        self._thread.join()
+        self._thread = None
+        self._agreement.withdraw()
+        self._session.leave("it joins again")
+        self._world.ended.clear()
 
 
 def _age_s() -> float:

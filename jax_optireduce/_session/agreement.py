@@ -23,6 +23,8 @@ from jax_optireduce._session.plans import (
     ReplacedError,
     World,
     key,
+    sign_key,
+    step_key,
     wish_key,
 )
 
@@ -48,6 +50,12 @@ _TURN_S = 1.0
 # Time without a plan after one that has failed, in seconds. Chosen: the cause, such as
 # a program in a long pause, lasts for a while, and a plan may cost `DECIDE_S`.
 _PAUSE_S = 5.0
+
+# Period of a replica's signs of life, and the time without one after which it is taken
+# for gone by those that begin anew, in seconds. Chosen: several polls; longer than the
+# opening of a session.
+_SIGN_S = 1.0
+_GONE_S = 15.0
 
 # Period in which a wait looks for the reasons to end it, in seconds. Chosen: a few
 # requests per second.
@@ -81,18 +89,33 @@ class Agreement:
         world: World,
         rank: int,
         life: int,
-        ranks: int,
+        least: int,
         per_slice: int,
         running: int,
         members: Mapping[int, Member],
+        *,
+        replicas: bool = False,
     ) -> None:
-        """Takes part from session `running` on; without `members` it comes back."""
+        """Takes part from session `running` on; without `members` it comes back.
+
+        Args:
+          world: see there.
+          rank: the place of the process.
+          life: its number there.
+          least: number of processes with which a job begins.
+          per_slice: processes of a slice.
+          running: see the attribute.
+          members: of that session, by rank.
+          replicas: whether any number of ranks may be members. A member then shows
+            that it lives, since a job that begins anew need not have all of its ranks.
+        """
         self._world = world
         self.rank = rank
         self.life = life
         self.running = running
         self.coming: Coming | None = None
-        self._ranks = ranks
+        self._least = least
+        self._replicas = replicas
         self._per_slice = per_slice
         self._members = dict(members)
         # The newest plan that has begun or failed.
@@ -104,6 +127,16 @@ class Agreement:
         # When this process has seen the wish of each place first.
         self._seen_s: dict[int, float] = {}
         self._pause_end_s = float("-inf")
+        self._joins = False
+        # Whether this process shows that it lives, the number of its last sign, and the
+        # time of the next one.
+        self._shows, self._sign, self._sign_s = False, 0, float("-inf")
+        # The last sign of each member, with the time at which it was new.
+        self._signs: dict[tuple[int, int], tuple[int, float]] = {}
+        # Members that were silent when this process left them, which need fewer signs.
+        self._silent: set[tuple[int, int]] = set()
+        # Plans of others that this process has no part in.
+        self._without: set[int] = set()
         # The plan of the running session, while this process is in the one before, too.
         self._retiring: Plan | None = None
 
@@ -115,14 +148,18 @@ class Agreement:
         Raises:
           ReplacedError: another process has the place of this one.
         """
+        await self._show_life()
         news = await self._news()
         self._check_life(news)
+        if self._joins:
+            return  # The program waits for its place.
+        self._check_part(news)
         if self._retiring is not None:
             await self._retire(self._retiring)
         self._remove_replaced(news.lives)
         if self.coming is not None:
             return  # The program is about to begin it.
-        plan = await self._plan() or await self._proposed(news)
+        plan = await self._plan(news) or await self._proposed(news)
         if plan is not None:
             await self._prepare(plan)
 
@@ -133,6 +170,29 @@ class Agreement:
             raise ReplacedError(
                 f"life {self.life} was replaced by life {life} of its rank"
             )
+
+    def _check_part(self, news: News) -> None:
+        """Raises `ReplacedError` if the others have gone on without this process."""
+        if self._replicas and news.newest() in self._without:
+            raise ReplacedError(
+                f"the others went on in session {news.newest()} without this process"
+            )
+
+    async def _show_life(self) -> None:
+        """Makes the next sign of life, if it is time for it."""
+        now = self._world.now()
+        if self._shows and now >= self._sign_s:
+            self._sign += 1
+            self._sign_s = now + _SIGN_S
+            await self._world.publish(
+                sign_key(self.rank, self.life), str(self._sign).encode()
+            )
+
+    async def _begin_signs(self) -> None:
+        """Shows from now on that this process lives, if it is a replica."""
+        if self._replicas and not self._shows:
+            self._shows, self._sign_s = True, float("-inf")
+            await self._show_life()
 
     def _remove_replaced(self, lives: Mapping[int, int]) -> None:
         """Removes members whose places have other processes: no call waits for them."""
@@ -151,9 +211,13 @@ class Agreement:
         self._world.retire()
         self._retiring = None
 
-    async def _plan(self) -> Plan | None:
-        """Returns the next plan, once it exists."""
-        entry = await self._world.entry(key(self._passed + 1, "plan"))
+    async def _plan(self, news: News) -> Plan | None:
+        """Returns the newest plan, unless it has begun or failed."""
+        if news.plan <= self._passed:
+            return None
+        entry = await self._world.entry(key(news.plan, "plan"))
+        # Without an entry the coordinator was started again.
+        self._passed = news.plan - (entry is not None)
         return None if entry is None else Plan.decoded(entry)
 
     async def _proposed(self, news: News) -> Plan | None:
@@ -185,6 +249,7 @@ class Agreement:
             per_slice=self._per_slice,
         )
         entry = await self._world.claim(key(plan.number, "plan"), plan.encoded())
+        await self._world.publish(f"{NEWS}/plan", str(plan.number).encode())
         return Plan.decoded(entry)
 
     def _open_wishes(self, news: News) -> dict[int, Member]:
@@ -203,6 +268,7 @@ class Agreement:
         """Opens the session of a plan, and agrees on the call at which it begins."""
         if plan.members.get(self.rank) != self._members[self.rank]:
             self._passed = plan.number
+            self._without.add(plan.number)
             self._world.log(
                 f"the others prepare session {plan.number} without this process, rank "
                 f"{self.rank}, which they have not heard."
@@ -326,6 +392,8 @@ class Agreement:
         coming = self.coming
         if coming is None:
             return None
+        if coming.plan.survivors() == [self.rank]:
+            return await self._admit_alone(coming)
         call = newest_call()
         if coming.stop is None:
             coming.stop = call + 1
@@ -341,6 +409,14 @@ class Agreement:
                 return None
             begins = coming.begins = int(decision["call"])
         return coming if call >= begins else None
+
+    async def _admit_alone(self, coming: Coming) -> Coming | None:
+        """Does the same without calls, of which a lone process may have none."""
+        if coming.stop is None:
+            coming.stop = 0
+            await self._world.publish(key(coming.plan.number, "stop", self.rank), b"0")
+        decision = await self._decision_in_time(coming.plan)
+        return coming if "call" in decision else None
 
     async def _decision_in_time(self, plan: Plan) -> dict[str, Any]:
         """Returns the decision, for which the program waits."""
@@ -365,17 +441,30 @@ class Agreement:
         if self.rank == plan.proposer:
             await self._forget_before(plan.number)
 
+    def withdraw(self) -> None:
+        """Takes part in no session from now on, to come back to one."""
+        silent = self._world.silent_ranks()
+        self._silent = {(r, of.life) for r, of in self._members.items() if r in silent}
+        self._signs = {}
+        self.coming = None
+        self._retiring = None
+        self._members = {}
+        self._removed = set()
+
     async def _forget_before(self, last: int) -> None:
         """Removes the entries of earlier sessions, plans and lives."""
         news = await self._news()
-        for number in range(news.sessions[0], last):
+        begun = [number for number in news.sessions if number < last]
+        for number in range(begun[0] if begun else 0, last):
             await self._world.forget(key(number))
         # Last: should this process die before, the next one begins there.
-        for number in news.sessions:
-            if number < last:
-                await self._world.forget(f"{NEWS}/session/{number}")
+        for number in begun:
+            await self._world.forget(f"{NEWS}/session/{number}")
+        for rank, life in news.signs:
+            if rank not in self._members or life < self._members[rank].life:
+                await self._world.forget(sign_key(rank, life))
         for rank, life in news.wishes:
-            if life < news.lives[rank]:
+            if life < news.lives.get(rank, life):
                 await self._world.forget(wish_key(rank, life))
 
     async def begin(self, coming: Coming) -> dict[int, str]:
@@ -386,6 +475,10 @@ class Agreement:
         """
         plan = coming.plan
         await self._enter(coming)
+        return await self._give(plan)
+
+    async def _give(self, plan: Plan) -> dict[int, str]:
+        """Gives the state, as the source, and waits for those that come back."""
         own = str(self.rank).encode()
         if await self._world.claim(key(plan.number, "source"), own) == own:
             await self._world.serve(plan)
@@ -413,10 +506,21 @@ class Agreement:
         live = str(self._world.live_processes()).encode()
         await self._world.publish(key(self.running, "ended", self.rank), live)
 
+    async def take_back_sign(self) -> None:
+        """Shows that this process takes part no more."""
+        if self._shows:
+            self._shows = False
+            await self._world.forget(sign_key(self.rank, self.life))
+
     # ---- A process that comes back.
 
-    async def come_back(self, limit_s: float | None) -> bool:
+    async def come_back(self, limit_s: float | None, step: int = 0) -> bool:
         """Takes the place of an earlier life.
+
+        Args:
+          limit_s: longest wait, in seconds; None: unlimited.
+          step: of the state of this process. Replicas that begin anew take the state of
+            the one with the largest step.
 
         Returns:
           Whether it got the state of the others; otherwise the whole job begins anew.
@@ -425,23 +529,34 @@ class Agreement:
           RendezvousError: the others have not admitted this process in time, or have
             ended.
         """
+        self._joins = True
+        try:
+            return await self._come_back(limit_s, step)
+        finally:
+            self._joins = False
+
+    async def _come_back(self, limit_s: float | None, step: int) -> bool:
         end = self._world.now() + (float("inf") if limit_s is None else limit_s)
         wish = wish_key(self.rank, self.life)
         while True:
             self._attempt += 1
+            await self._world.publish(step_key(self.rank), str(step).encode())
             await self._world.publish(wish, str(self._attempt).encode())
             coming = await self._admitted(end)
             if coming is None:
                 continue
             plan = coming.plan
             await self._enter(coming)
-            if plan.newcomers:
+            if self.rank not in plan.newcomers:
+                await self._give(plan)
+            else:
                 try:
                     await self._receive(plan)
                 except Exception as error:
                     await self._level(plan, str(error).encode())
                     self._world.leave(str(error))
                     self._members = {}
+                    await self.take_back_sign()
                     if not isinstance(error, PlanError):
                         raise
                     self._world.log(f"{error} This process tries again.")
@@ -449,17 +564,18 @@ class Agreement:
                     await self._world.sleep(self._attempt * _PAUSE_S)
                     continue
             await self._world.forget(wish)
-            return bool(plan.newcomers)
+            return self.rank in plan.newcomers
 
     async def _admitted(self, end: float) -> Coming | None:
         """Waits until a session with this process begins; None if it does not."""
         plan = await self._await_plan(end)
+        await self._begin_signs()
         opened = None
         try:
             await self._check(plan)
             opened = await self._world.open(plan)
             await self._await_open(plan)
-            if not plan.newcomers:
+            if self.rank == plan.proposer:
                 await self._decide(plan, {"call": 0})
             decision = await self._await_decision(plan)
         except PlanError as error:
@@ -467,6 +583,7 @@ class Agreement:
         if "call" in decision and opened is not None:
             return Coming(plan, opened, begins=decision["call"])
         self._abandon(plan, opened)
+        await self.take_back_sign()
         return None
 
     async def _await_plan(self, end: float) -> Plan:
@@ -485,7 +602,7 @@ class Agreement:
             # The entries of earlier plans are deleted.
             self.running = news.newest()
             self._passed = max(self._passed, self.running)
-            plan = await self._plan() or await self._anew(news)
+            plan = await self._plan(news) or await self._anew(news)
             if plan is not None and plan.members.get(self.rank) == own:
                 return plan
             if plan is not None:
@@ -510,12 +627,33 @@ class Agreement:
             )
 
     async def _anew(self, news: News) -> Plan | None:
-        """Proposes to begin anew, if all processes of the job were started again."""
+        """Proposes to begin anew, if no process is left that has been in a session."""
         wishes = self._open_wishes(news)
+        left = self._others_left(news)
         paused = self._world.now() < self._pause_end_s
-        if self.rank or paused or len(wishes) < self._ranks:
+        if left or paused or len(wishes) < self._least or self.rank != min(wishes):
             return None
-        return await self._propose(wishes, [])
+        await self._begin_signs()
+        if not self._replicas:
+            return await self._propose(wishes, [])
+        source = max(sorted(wishes), key=lambda rank: news.steps.get(rank, 0))
+        return await self._propose(wishes, sorted(wishes.keys() - {source}))
+
+    def _others_left(self, news: News) -> bool:
+        """Whether some process has shown lately that it is in a session, or a plan."""
+        now = self._world.now()
+        signs = {
+            (rank, life): sign
+            for (rank, life), sign in news.signs.items()
+            if life == news.lives.get(rank, life)
+        }
+        for process, sign in signs.items():
+            known, _ = self._signs.get(process, (None, now))
+            if known != sign:
+                early_s = _GONE_S - 2 * _SIGN_S if process in self._silent else 0.0
+                self._signs[process] = (sign, now - early_s)
+                self._silent.discard(process)
+        return any(now - self._signs[process][1] < _GONE_S for process in signs)
 
     async def _receive(self, plan: Plan) -> None:
         """Receives the state of the source.
@@ -528,8 +666,11 @@ class Agreement:
         while (entry := await self._world.wait(state, _SLICE_S)) is None:
             # The others go on without this process if the source has died.
             refused = await self._world.entry(own)
-            lives = (await self._news()).lives
-            lost = all(lives[r] > plan.members[r].life for r in plan.survivors())
+            news = await self._news()
+            self._check_life(news)
+            lives = {r: news.lives.get(r, 0) for r in plan.survivors()}
+            lost = all(life > plan.members[r].life for r, life in lives.items())
+            lost = lost or news.newest() > plan.number
             if refused is not None or lost or self._world.over():
                 raise PlanError("no rank has offered its state.")
         offer = json.loads(entry)
@@ -545,7 +686,10 @@ class Agreement:
         level = await self._level(plan, _LEVEL)
         if level != _LEVEL:
             raise PlanError(f"the others went on: {level.decode()}")
-        await self._check(plan)  # The entries of earlier sessions are deleted.
+        # Entries of earlier sessions are deleted, and all of them with the coordinator.
+        await self._check(plan)
+        if await self._world.entry(key(plan.number, "plan")) is None:
+            raise PlanError("its entries are gone.")
 
     async def _level(self, plan: Plan, level: bytes) -> bytes:
         """Tells the others that this process has the state, or why not, in time."""

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -19,8 +19,10 @@ from jax_optireduce._session import (
     interfaces,
     lives,
     log_thread,
+    plans,
     process_end,
     rendezvous,
+    replicas,
     reports,
     state_transfer,
     status,
@@ -48,7 +50,10 @@ class Communicator:
     Attributes:
       rank: index of this process, from 0. `jax.lax.axis_index` counts the ranks of a
         mesh axis; a process with several devices has several of these.
-      world_size: number of processes.
+      world_size: number of processes. Rank and number of replicas are those of the
+        session in force, and change in `join` and `admit`.
+      place: the number of this process in the job: the rank, but of a replica the
+        number that its name has for good.
       options: the options in force.
       datagram_bytes: the largest UDP payload that crosses all paths, in bytes; 0 with
         the backend "xla".
@@ -66,6 +71,7 @@ class Communicator:
         """Only `init` makes an instance."""
         self.rank = rank
         self.world_size = world_size
+        self.place = rank
         self.options = options
         self.internal = internal
         self.datagram_bytes = datagram_bytes
@@ -76,6 +82,8 @@ class Communicator:
         self._reporter: reports.Reporter | None = None
         self._step: int | None = None
         self._exchanges = 0  # the number of them in this session
+        # The places of the ranks of the session; of replicas alone.
+        self._places: list[int] | None = None
         self._log_thread = (
             None if native is None else log_thread.LogThread(native, self, options)
         )
@@ -237,12 +245,12 @@ class Communicator:
         """Returns the ranks that were silent for `peer_timeout_s`, or were removed."""
         return [] if self._native is None else self._native.silent_ranks()
 
-    def switch(self, joined: rendezvous.Joined, number: int) -> None:
+    def switch(self, joined: rendezvous.Joined, plan: plans.Plan) -> None:
         """Continues in another session, in which programs make their next calls.
 
         Args:
           joined: that session.
-          number: of it, among those of the job.
+          plan: of it.
         """
         native, log = self._native, self._log_thread
         if native is not None:
@@ -252,11 +260,26 @@ class Communicator:
             )
             joined.native.continue_from(native)
         joined.native.take_name(NAME)
-        self._before.append((native, log, f"it continues in session {number}"))
+        reason = f"it continues in session {plan.number}"
+        self._before.append((native, log, reason))
         self._native, self.datagram_bytes = joined.native, joined.datagram_bytes
         self._log_thread = log_thread.LogThread(joined.native, self, self.options)
-        _session.generation = number + 1
+        _session.generation = plan.number + 1
+        if self.options.replica:
+            self._places = list(plan.members)
+            (self.rank,) = self.ranks_of([self.place])
+            self.world_size = len(self._places)
         self._exchanges = 0
+
+    def ranks_of(self, places: Sequence[int]) -> list[int]:
+        """Returns the ranks of some places in the session."""
+        known = self._places
+        return list(places) if known is None else [known.index(x) for x in places]
+
+    def places_of(self, ranks: Sequence[int]) -> list[int]:
+        """Returns the places of some ranks of the session."""
+        known = self._places
+        return list(ranks) if known is None else [known[rank] for rank in ranks]
 
     def retire(self) -> None:
         """Leaves the sessions before this one, in which others have no more calls."""
@@ -275,6 +298,7 @@ class Communicator:
 
     def leave(self, reason: str) -> None:
         """Leaves a session in which this process has no part, to enter another one."""
+        self._leave_before()
         native, log = self._native, self._log_thread
         self._native = self._log_thread = None
         if native is not None:
@@ -365,6 +389,10 @@ def init(**options: Any) -> Communicator:
         _log.warning("%s", warning)
     resolved, origins = resolve(options, os.environ)
     internal = Internal.read(os.environ)
+    if resolved.replica:
+        communicator = Communicator(0, 1, resolved, None, 0, internal)
+        communicator.place = replicas.take_place(resolved)
+        return _come_back(communicator)
     rendezvous.initialize_distributed(resolved, internal)
     rank, world_size = processes.process()
     if lives.begin(rank) > 1 and _session.generation == 0:
@@ -409,8 +437,8 @@ def init(**options: Any) -> Communicator:
 
 def _come_back(communicator: Communicator) -> Communicator:
     """Prepares a process that was started again to take its place by `join`."""
-    options, rank = communicator.options, communicator.rank
-    process_end.begin_again(rank)
+    options, place = communicator.options, communicator.place
+    process_end.begin_again(place)
     process_end.install(
         _end_at_exit,
         _cancel_interrupted,
@@ -420,17 +448,19 @@ def _come_back(communicator: Communicator) -> Communicator:
     )
     for plugin in accelerators.register():
         _log.info("%r", plugin)
-    life = lives.begin(rank)
+    life = lives.begin(place)
     if options.backend == "optireduce":
         communicator._admission = admission.Admission(  # noqa: SLF001 (its own module)
             communicator, NAME, admission.newest_session(), life, {}
         )
     _session.current = communicator
+    if options.replica:
+        return communicator
     _begin_reports(communicator)
     _log.warning(
         "rank %d, life %d: the job has begun already. join(state, step) takes the "
         "place of the earlier process.",
-        rank,
+        place,
         life,
     )
     return communicator
@@ -479,12 +509,15 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
     if part is None:
         return state, step
     returned = None
-    if communicator._native is None:  # noqa: SLF001 (its own module)
+    if communicator._native is None or communicator.options.replica:  # noqa: SLF001
         limit_s = communicator.options.call_timeout_s or None
-        returned = part.join(state, limit_s)
-    part.watch()
+        returned = part.join(state, step, limit_s)
+    else:
+        part.watch()
     if returned is not None:
         return returned
+    if communicator.options.replica:
+        return state, step
     steps = exchange(communicator, str(step).encode())
     if len(set(steps.values())) > 1:
         by_rank = ", ".join(f"rank {rank} {of.decode()}" for rank, of in steps.items())
@@ -600,7 +633,8 @@ def exchange(communicator: Communicator, payload: bytes) -> dict[int, bytes]:
     number = communicator._exchanges  # noqa: SLF001 (its own module)
     communicator._exchanges += 1  # noqa: SLF001
     label = f"jax_optireduce/{session}/exchanges/{number}"
-    return coordination.exchange_among_live(label, payload, silent, limit_s)
+    place = communicator.rank, communicator.world_size
+    return coordination.exchange_among_live(label, payload, silent, limit_s, place)
 
 
 def running() -> Communicator | None:

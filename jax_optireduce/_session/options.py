@@ -37,6 +37,9 @@ DATAGRAMS_OF_BUFFER = 16
 # Source: RFC 791, section 3.1 (576 bytes).
 DATAGRAM_BYTES_MIN = 548
 
+# Longest name of a replica, in characters. Chosen: longer than a host's name.
+_REPLICA_NAME_MAX = 255
+
 # Source: RFC 768: a port has 16 bits.
 PORT_MAX = 65_535
 
@@ -80,6 +83,15 @@ class Options:
       coordinator: "host:port" of `python -m jax_optireduce coordinator`, with which any
         process may die; "": process 0 hosts JAX's coordination service, and its death
         ends all others. Default "".
+      replica: name of this process among replicas: processes that JAX does not connect,
+        each with devices and a mesh of its own. Their number may change while they
+        run; needs a `coordinator` that was started with --replicas. May differ between
+        ranks. Default "": the processes are those of JAX.
+      replicas_min: number of replicas with which a job begins; more of them join it
+        later. Default 1.
+      token_file: file with the secret that coordinator and replicas share, without
+        which a stranger could join them; "": none. May differ between ranks. Default
+        "".
       bind_address: IPv4 or IPv6 address of this host that all ranks can reach; "" takes
         the address on the route to the coordinator. May differ between ranks. Default
         "".
@@ -137,6 +149,9 @@ class Options:
     backend: Backend = "optireduce"
     mode: Literal["", Mode] = ""
     coordinator: str = ""
+    replica: str = _option("", of_process=True)
+    replicas_min: int = _option(1, (1, 65_535))
+    token_file: str = _option("", of_process=True)
     bind_address: str = _option("", of_process=True)
     interface: str = _option("", of_process=True)
     port_range: str = _option("", of_process=True)
@@ -205,6 +220,28 @@ class Options:
             raise UsageError(
                 "coordinator must be an address and a port, like '10.0.0.1:1234', got "
                 f"{self.coordinator!r}."
+            )
+
+        self._check_replica()
+
+    def _check_replica(self) -> None:
+        if not self.replica:
+            return
+        if not self.replica.isprintable() or len(self.replica) > _REPLICA_NAME_MAX:
+            raise UsageError(
+                f"replica must be 1 to {_REPLICA_NAME_MAX} printable characters, got "
+                f"{self.replica!r}."
+            )
+        if not self.coordinator:
+            raise UsageError(
+                f"replica={self.replica!r} needs the coordinator of the replicas: "
+                "start python -m jax_optireduce coordinator --replicas --port 1234, "
+                "and give coordinator='host:1234'."
+            )
+        if self.backend != "optireduce":
+            raise UsageError(
+                f"replica={self.replica!r} needs backend='optireduce': JAX has no "
+                "collectives between processes that it does not connect."
             )
 
     def ports(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax_optireduce._errors import RendezvousError
-from jax_optireduce._jax import coordination, processes
+from jax_optireduce._jax import coordination
 from jax_optireduce._session import options
 
 # Longest time for the proof that datagrams pass, in seconds. Chosen: hundreds of round
@@ -96,6 +96,7 @@ def shorter_datagrams(datagram_bytes: int, header_bytes: int) -> list[int]:
 
 def prove(
     native: Any,
+    own: int,
     connected: str,
     peers: Sequence[tuple[str, Sequence[int]]],
     lengths: Sequence[int],
@@ -105,6 +106,7 @@ def prove(
 
     Args:
       native: the communicator, connected.
+      own: this rank.
       connected: key under which the processes publish that they are, too.
       peers: address and ports of every rank.
       lengths: of datagrams: the longest of the session first, then those to try.
@@ -113,7 +115,6 @@ def prove(
     Raises:
       RendezvousError: a process has not come.
     """
-    own = processes.process()[0]
     coordination.publish(f"{connected}/{own}", b"1")
     paths = _probe(native, lengths[:1], _SHORTER_AFTER_S)
     if paths:

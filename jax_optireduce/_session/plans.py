@@ -3,9 +3,13 @@
 The processes agree by entries that all can read. All but those of news are made once:
 
   news/session/<n>      session n has begun
+  news/plan             the number of the newest plan
   news/lives/<place>    the number of processes that were started for a place
   news/wishes/<place>/<life>
                         a process that was started again: the number of its attempt
+  news/signs/<place>/<life>
+                        a number that a replica in a session, or a plan, raises
+  news/steps/<place>    the step of the state of a process that wants to come back
   <n>/plan              the members of session n: made by one member that sees a wish
   <n>/ready/<place>     the member has opened session n, and proven its paths
   <n>/open              all members have
@@ -106,13 +110,17 @@ class News:
 
     Attributes:
       sessions: numbers of sessions that have begun, ascending.
+      plan: number of the newest plan, first 0.
       lives: the number of the newest process of each rank.
       wishes: the attempt of each process that wants to come back, by rank and life.
+      signs: the last sign of life of each replica, by rank and life.
+      steps: of the states of those that want to come back.
     """
 
     def __init__(self, entries: Mapping[str, bytes]) -> None:
         """Reads entries, by the rest of their keys."""
         rows = [(name.split("/"), int(value)) for name, value in entries.items()]
+        self.plan = max((n for of, n in rows if of[0] == "plan"), default=0)
         self.sessions = sorted(int(of[1]) for of, _ in rows if of[0] == "session")
         self.lives = {int(of[1]): life for of, life in rows if of[0] == "lives"}
         self.wishes = {
@@ -121,9 +129,24 @@ class News:
             if of[0] == "wishes"
         }
 
+        self.steps = {int(of[1]): step for of, step in rows if of[0] == "steps"}
+        self.signs = {
+            (int(of[1]), int(of[2])): sign for of, sign in rows if of[0] == "signs"
+        }
+
     def newest(self) -> int:
         """Returns the number of the newest session that has begun, first 0."""
         return max(self.sessions, default=0)
+
+
+def sign_key(rank: int, life: int) -> str:
+    """Returns the key of the signs of life of a replica."""
+    return f"{NEWS}/signs/{rank}/{life}"
+
+
+def step_key(rank: int) -> str:
+    """Returns the key of the step of a process that wants to come back."""
+    return f"{NEWS}/steps/{rank}"
 
 
 def wish_key(rank: int, life: int) -> str:

@@ -235,6 +235,7 @@ def join(
     options: Options,
     internal: Internal,
     members: Sequence[int] | None = None,
+    world_size: int | None = None,
 ) -> Joined:
     """Meets the other processes and opens the session.
 
@@ -246,13 +247,14 @@ def join(
       internal: its settings for tests.
       members: the processes of the session, ascending; None: all. The places of others
         are empty.
+      world_size: number of ranks of the session, empty ones included; None: of the job.
 
     Raises:
       RendezvousError: a process is missing, or ranks are not compatible.
       UsageError: no interface of this host has the name of the option.
     """
     timeout_s = options.rendezvous_timeout_s
-    world_size = processes.process()[1]
+    world_size = world_size or processes.process()[1]
     members = range(world_size) if members is None else members
     _claim_rank(label, rank)
     address = _own_address(options)
@@ -266,7 +268,7 @@ def join(
         "version": jax_optireduce.__version__,
         "life": lives.begin(rank),
     }
-    answers = _exchange(f"{label}/hello", own, timeout_s, members)
+    answers = _exchange(f"{label}/hello", own, timeout_s, rank, members)
     hellos = dict(zip(members, answers, strict=True))
     _check_agreement(hellos)
     if options.backend == "xla":
@@ -302,9 +304,9 @@ def join(
     return Joined(native, address, proof.passed_bytes, reason, lives_by_rank)
 
 
-def _share_secret(key: str, timeout_s: float, source: int) -> bytes:
+def _share_secret(key: str, timeout_s: float, rank: int, source: int) -> bytes:
     own = secrets.token_bytes(_SECRET_BYTES)
-    secret = coordination.share(key, own, timeout_s, source)
+    secret = coordination.share(key, own, timeout_s, rank, source)
     if len(secret) != _SECRET_BYTES:
         raise _peer_failed(source)
     return secret
@@ -374,7 +376,7 @@ def _open(
     # coordination service during the rendezvous.
     key = f"{label}/secret"
     try:
-        secret = _share_secret(key, options.rendezvous_timeout_s, first)
+        secret = _share_secret(key, options.rendezvous_timeout_s, rank, first)
         opened = _open_sockets(
             options.values()
             | dataclasses.asdict(internal)
@@ -389,7 +391,7 @@ def _open(
             }
         )
         try:
-            proof = _connect(opened, label, addresses, members, options, internal)
+            proof = _connect(opened, label, rank, addresses, members, options, internal)
         except BaseException:
             opened.close("the rendezvous failed")
             raise
@@ -415,6 +417,7 @@ def _open_sockets(settings: Mapping[str, Any]) -> Any:
 def _connect(
     native: Any,
     label: str,
+    rank: int,
     addresses: Sequence[str],
     members: Sequence[int],
     options: Options,
@@ -435,6 +438,7 @@ def _connect(
             "receive_buffer_bytes": native.granted_receive_buffer_bytes(),
         },
         options.rendezvous_timeout_s,
+        rank,
         members,
     )
     for peer, answer in zip(members, answers, strict=True):
@@ -460,16 +464,20 @@ def _connect(
     if not given:
         lengths += paths.shorter_datagrams(datagram_bytes, header_bytes)
     timeout_s = options.rendezvous_timeout_s
-    proof = paths.prove(native, f"{label}/connected", peers, lengths, timeout_s)
-    proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s, members)
+    proof = paths.prove(native, rank, f"{label}/connected", peers, lengths, timeout_s)
+    proofs = _exchange(f"{label}/paths", proof._asdict(), timeout_s, rank, members)
     return paths.agree(proof, [paths.Proof(**each) for each in proofs])
 
 
 def _exchange(
-    label: str, record: Mapping[str, Any], timeout_s: float, members: Sequence[int]
+    label: str,
+    record: Mapping[str, Any],
+    timeout_s: float,
+    rank: int,
+    members: Sequence[int],
 ) -> list[dict[str, Any]]:
     payload = json.dumps(record).encode()
-    answers = coordination.exchange(label, payload, timeout_s, members)
+    answers = coordination.exchange(label, payload, timeout_s, rank, members)
     return [json.loads(answer) for answer in answers]
 
 

@@ -230,7 +230,7 @@ def _rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
         words = _rebuilt(jax.random.key_data(like), arrays)
         return jax.random.wrap_key_data(words, impl=jax.random.key_impl(like))
     if not like.committed:
-        return jnp.asarray(arrays[0])
+        return jax.device_put(arrays[0])  # It compiles nothing.
     places = sorted({str(shard.index) for shard in like.addressable_shards})
     by_place = dict(zip(places, arrays, strict=True))
     parts = [

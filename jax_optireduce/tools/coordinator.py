@@ -26,7 +26,7 @@ import threading
 
 from jax_optireduce._errors import RendezvousError
 from jax_optireduce._jax import service
-from jax_optireduce._session import roll_call
+from jax_optireduce._session import roll_call, store
 from jax_optireduce._session.options import Internal
 from jax_optireduce.tools import arguments, job_reports
 from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
@@ -36,11 +36,22 @@ _log = logging.getLogger("jax_optireduce")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    parser.add_argument(
+    processes = parser.add_mutually_exclusive_group(required=True)
+    processes.add_argument(
         "--ranks",
         **arguments.whole(2),
-        required=True,
         help="number of processes of the job",
+    )
+    processes.add_argument(
+        "--replicas",
+        action="store_true",
+        help="the processes are replicas, of any number",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        default="",
+        help="file with the secret that the replicas share, see Options.token_file",
     )
     parser.add_argument(
         "--port",
@@ -67,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     _end_by_signals()
     host = f"[{args.bind}]" if ":" in args.bind else args.bind
     address = f"{host}:{args.port}"
+    if args.replicas:
+        listener = roll_call.listen(address)
+        _log.info("coordinator of replicas at port %d", args.port)
+        store.serve(listener, store.read_token(args.token_file))
     reports = roll_call.listen(f"{host}:{args.port + 1}")
     job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)

@@ -2,12 +2,15 @@
 
     python -m jax_optireduce launch -n 4 train.py --steps 100
     python -m jax_optireduce launch -n 4 --restart 10 -m my_package.train
+    python -m jax_optireduce launch -n 4 --replicas replicas.py
 
 Each process gets `JAX_OPTIREDUCE_COORDINATOR`, `JAX_NUM_PROCESSES` and
 `JAX_PROCESS_ID`, which `jax_optireduce.init()` reads, and cores of its own if
 there are enough. Its rank precedes each line of its output, "[2] loss 0.31",
 and "[coordinator]" those of the process that serves them. On several hosts use
 their launcher, such as SLURM or Kubernetes: the same program runs unchanged.
+With `--replicas` the processes are replicas, which JAX does not connect: each
+gets a `JAX_OPTIREDUCE_REPLICA` in place of the last two.
 
 No process outlives the launcher. After a failure the other processes have time
 to report their errors: 5 s more than `JAX_OPTIREDUCE_PEER_TIMEOUT_S`, after
@@ -99,6 +102,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the others (default 0)",
     )
     parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="the processes are replicas, see Options.replica",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         action="store_true",
@@ -133,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         grace_s=args.grace_s,
         keep_going=args.keep_going,
         restarts=args.restart,
+        replicas=args.replicas,
     )
 
 
@@ -164,6 +173,7 @@ def start(
     grace_s: float | None = None,
     keep_going: bool = False,
     restarts: int = 0,
+    replicas: bool = False,
     direct: Container[int] = (),
 ) -> int:
     """Starts a program as several processes and waits for the end of all.
@@ -178,6 +188,7 @@ def start(
       keep_going: whether the others continue after a failure.
       restarts: largest number of new starts of failed processes, all together; with
         some the others continue after a failure, too.
+      replicas: whether the processes are replicas, which JAX does not connect.
       direct: ranks that write to the streams of this process, without a prefix.
 
     Raises:
@@ -195,7 +206,8 @@ def start(
             else [()] * processes
         )
         # One process alone has nothing to agree on.
-        coordinator = _coordinator(processes, port) if processes > 1 else None
+        served = replicas or processes > 1
+        coordinator = _coordinator(processes, port, replicas) if served else None
         ranks = [
             _Child(
                 name=str(rank),
@@ -207,6 +219,7 @@ def start(
                     coordinator=f"127.0.0.1:{port}" if coordinator else "",
                     own_service=f"127.0.0.1:{other_port}",
                     devices_per_process=devices_per_process,
+                    replicas=replicas,
                 ),
                 cores=cores[rank],
                 direct=rank in direct,
@@ -244,6 +257,7 @@ def environment(
     coordinator: str,
     own_service: str,
     devices_per_process: int,
+    replicas: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of one process.
 
@@ -255,6 +269,7 @@ def environment(
       own_service: the same of the service that process 0 starts if the program
         initialises `jax.distributed` itself.
       devices_per_process: CPU devices that JAX shows in each process.
+      replicas: whether JAX does not connect the processes.
     """
     # The older option for several CPU devices, which JAX refuses beside the newer.
     flags = re.sub(
@@ -262,6 +277,14 @@ def environment(
         "",
         inherited.get("XLA_FLAGS", ""),
     )
+    place = {"JAX_NUM_PROCESSES": str(processes), "JAX_PROCESS_ID": str(rank)}
+    if replicas:
+        # All of them begin the job, unless the user says otherwise.
+        least = inherited.get("JAX_OPTIREDUCE_REPLICAS_MIN", str(processes))
+        place = {
+            "JAX_OPTIREDUCE_REPLICA": str(rank),
+            "JAX_OPTIREDUCE_REPLICAS_MIN": least,
+        }
     return {
         # Only one process can use an accelerator.
         "JAX_PLATFORMS": "cpu",
@@ -274,14 +297,14 @@ def environment(
         # By default JAX listens on every interface; this session is local.
         "JAX_COORDINATOR_BIND_ADDRESS": own_service,
         "JAX_NUM_CPU_DEVICES": str(devices_per_process),
-        "JAX_NUM_PROCESSES": str(processes),
-        "JAX_PROCESS_ID": str(rank),
+        **place,
     }
 
 
-def _coordinator(processes: int, port: int) -> _Child:
+def _coordinator(processes: int, port: int, replicas: bool) -> _Child:
     """Returns the process that serves the others, so that any of them may die."""
-    verb = ["-m", "jax_optireduce", "coordinator", "--ranks", str(processes)]
+    of = ["--replicas"] if replicas else ["--ranks", str(processes)]
+    verb = ["-m", "jax_optireduce", "coordinator", *of]
     return _Child(
         name="coordinator",
         command=[sys.executable, *verb, "--port", str(port), "--bind", "127.0.0.1"],

@@ -34,9 +34,9 @@ import jax_optireduce
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-# Their blocks are run by tests/examples/test_tutorial.py, with the changes that the
-# page makes to them.
-ELSEWHERE = {"docs/tutorial.md"}
+# Their blocks are run by test_replicas_pages.py, and by test_tutorial.py with the
+# changes that the page makes to them.
+ELSEWHERE = {"docs/replicas.md", "docs/tutorial.md"}
 
 
 class Page:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -47,11 +46,8 @@ class _Job:
 
     def kill(self, *ranks: int) -> None:
         """Kills the processes of these ranks."""
-        launcher = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        for pid in Path(launcher).read_text().split():
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if any(b"JAX_PROCESS_ID=%d" % rank in variables for rank in ranks):
-                os.kill(int(pid), signal.SIGKILL)
+        for rank in ranks:
+            launched.kill(self.process.pid, f"JAX_PROCESS_ID={rank}")
 
     def wait_for(self, pattern: str, times: int = 1) -> None:
         """Waits for so many lines with this pattern."""

@@ -131,7 +131,15 @@ class Rank:
 
 
 class Ranks(list[Rank]):
-    """The processes of one program, in rank order."""
+    """The processes of one program, in rank order.
+
+    Attributes:
+        coordinators: the processes of their coordinator, the running one last.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coordinators: list[Forked] = []
 
     def describe(self) -> str:
         """Returns the outputs that a failed test should show."""
@@ -152,6 +160,16 @@ class Ranks(list[Rank]):
         with old.path.open("ab") as output:
             process = Forked(old.command, output, old.environment)
         self[rank] = dataclasses.replace(old, process=process)
+
+    def add(self) -> int:
+        """Starts one more replica; returns its number."""
+        first, number = self[0], len(self)
+        path = first.path.with_name(f"rank{number}.txt")
+        environment = {**first.environment, "JAX_OPTIREDUCE_REPLICA": str(number)}
+        with path.open("wb") as output:
+            process = Forked(first.command, output, environment)
+        self.append(Rank(process, path, environment, first.command))
+        return number
 
     def wait(self, *ranks: int, limit_s: float = TIME_LIMIT_S) -> None:
         """Waits for the end of these ranks, or of all."""
@@ -247,6 +265,7 @@ def start(
     namespaces: Sequence[str] = (),
     address: str = "127.0.0.1",
     coordinator: bool = False,
+    replicas: bool = False,
 ) -> Iterator[Ranks]:
     """Starts a program of the folder `programs` in `world_size` processes.
 
@@ -261,6 +280,7 @@ def start(
         namespaces: network namespace of each rank; empty: all are in this one.
         address: of rank 0.
         coordinator: whether JAX's service is in a process of its own, not in rank 0.
+        replicas: whether the processes are replicas, which JAX does not connect.
     """
     # The one after it is free, too: for a coordinator.
     with launch.reserved_ports(2) as port:
@@ -275,11 +295,12 @@ def start(
         **(options or {}),
     }
     ranks = Ranks()
-    coordinators: list[Forked] = []
+    coordinators = ranks.coordinators
     try:
-        if coordinator:
+        if coordinator or replicas:
             given["coordinator"] = f"{address}:{port}"
-            verb = ["coordinator", "--ranks", str(world_size), "--port", str(port)]
+            of = ["--replicas"] if replicas else ["--ranks", str(world_size)]
+            verb = ["coordinator", *of, "--port", str(port)]
             with (folder / "coordinator.txt").open("wb") as output:
                 command = [str(_COMMAND_LINE), *verb, "--bind", address]
                 environment = common | _as_environment(given)
@@ -291,6 +312,8 @@ def start(
                 **_as_environment(given | dict((options_of or {}).get(i, {}))),
                 "JAX_PROCESS_ID": str(i),
             }
+            if replicas:
+                environment["JAX_OPTIREDUCE_REPLICA"] = str(i)
             command = [str(_PROGRAMS / f"{program}.py"), *arguments]
             with path.open("wb") as output:
                 if namespaces:

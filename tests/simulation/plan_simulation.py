@@ -4,6 +4,10 @@ Each process has two tasks, as in a program: its training, and the thread that t
 part in plans. The session, its sockets and the state are models. A fault may come at
 each `await`: a process dies or stops, and an entry that it has sent is made all the
 same. `Simulation(seed).run()` raises `AssertionError` with the first broken rule.
+
+With `replicas` the processes are those of `_session/replicas.py`: any number of them
+may begin, a program joins again after the error of a call, and the coordinator, too,
+may be started again.
 """
 
 import argparse
@@ -62,6 +66,14 @@ class Process:
     state: tuple[tuple[int, int], ...] | None = None
     # Since when it was last stopped or woken: waits since then are the stop's.
     disturbed_s: float = 0.0
+    step: int = 0
+    # The state and the step with which it wants to come back.
+    own: tuple[tuple[tuple[int, int], ...] | None, int] = (None, 0)
+    # Number of times it has joined again: tasks of an earlier time end.
+    joined: int = 0
+    # The news that it knows, and the coordinator of which it knows them.
+    news: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    coordinator: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,6 +82,7 @@ class Session:
 
     number: int
     members: dict[int, Process]
+    plan: bytes = b""
     newest: int = -1
     calls: dict[int, int] = dataclasses.field(default_factory=dict)
     draining: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -125,21 +138,21 @@ class World:
 
     async def entries(self, folder):
         start = folder + "/"
-        return await _suspend(
-            (
-                "request",
-                lambda store: {
-                    key[len(start) :]: value
-                    for key, value in store.items()
-                    if key.startswith(start)
-                },
-            )
-        )
+
+        def find(store):
+            found = {key: of for key, of in store.items() if key.startswith(start)}
+            if folder == plans.NEWS:
+                self.process.news = found
+            return {key[len(start) :]: value for key, value in found.items()}
+
+        return await _suspend(("request", find))
 
     async def wait(self, key, limit_s):
         return await _suspend(("wait", key, limit_s))
 
     async def publish(self, key, value):
+        if key.startswith(plans.NEWS):
+            self.process.news[key] = value
         await _suspend(("request", lambda _: self.simulation.set(key, value)))
 
     async def claim(self, key, value):
@@ -151,6 +164,8 @@ class World:
         return await _suspend(("request", claim))
 
     async def forget(self, key):
+        self.process.news.pop(key, None)
+
         def forget(store):
             for name in list(store):
                 if name == key or name.startswith(key + "/"):
@@ -171,9 +186,12 @@ class World:
         cut = any(simulation.processes[r].cut_s is not None for r in plan.members)
         if cut or simulation.random.random() < simulation.unproven:
             raise plans.PlanError("a path is not proven.")
-        session = simulation.sessions.setdefault(
-            plan.number, Session(plan.number, {}, newcomers=tuple(plan.newcomers))
-        )
+        session = simulation.sessions.get(plan.number)
+        # A coordinator that was started again may give a number a second time.
+        if session is None or session.plan != plan.encoded():
+            newcomers = tuple(plan.newcomers)
+            session = Session(plan.number, {}, plan.encoded(), newcomers=newcomers)
+            simulation.sessions[plan.number] = session
         session.members[rank] = self.process
         return session
 
@@ -187,7 +205,6 @@ class World:
                 await self._drain(session)
             self.before.append(session)
         new = coming.opened
-        assert new is self.simulation.sessions[coming.plan.number]
         process.session = new
         new.calls[process.rank] = -1
         if session is not None:
@@ -196,8 +213,8 @@ class World:
             if new.state is None:
                 new.state = process.state
             assert process.state == new.state, "ranks have moved at different calls"
-        elif not coming.plan.newcomers:
-            process.state = new.state = ()
+        elif process.rank not in coming.plan.newcomers:
+            process.state = new.state = process.state or ()
 
     async def _drain(self, session):
         """Waits until all members that live drain, as an exact call."""
@@ -224,12 +241,15 @@ class World:
     def leave(self, reason):  # noqa: ARG002 (of the interface)
         session, self.process.session = self.process.session, None
         session.left.add(self.process.rank)
-        self.process.state = None
+        for before in self.before:
+            before.left.add(self.process.rank)
+        self.before = []
+        self.process.state, self.process.step = self.process.own
 
     async def serve(self, plan):
         simulation, process = self.simulation, self.process
         offer = {"rank": process.rank, "bytes": simulation.state_bytes, "error": ""}
-        offer["state"] = process.state
+        offer["state"], offer["step"] = process.state, process.step
         key = plans.key(plan.number, "state")
         await self.publish(key, json.dumps(offer).encode())
         for rank in plan.newcomers:
@@ -247,6 +267,7 @@ class World:
             if source in session.gone(self.now(), self.process):
                 raise plans.PlanError(f"rank {source} is silent.")
         self.process.state = tuple(map(tuple, offer["state"]))
+        self.process.step = offer["step"]
         return "digest"
 
     def silent_ranks(self):
@@ -268,9 +289,17 @@ class World:
 class Simulation:
     """A job of some ranks, and its faults."""
 
-    def __init__(self, seed: int, ranks: int | None = None, faults: int | None = None):
+    def __init__(
+        self,
+        seed: int,
+        ranks: int | None = None,
+        faults: int | None = None,
+        *,
+        replicas: bool = False,
+    ):
         """Draws the job from its seed."""
         self.seed = seed
+        self.replicas = replicas
         self.random = random.Random(seed)
         draw = self.random
         self.ranks = draw.choice((3, 3, 4, 4, 5, 8)) if ranks is None else ranks
@@ -283,7 +312,9 @@ class Simulation:
         self.faults = draw.randint(1, 12) if faults is None else faults
         # Mean time between faults, in seconds.
         self.pace_s = draw.choice((0.3, 2.0, 8.0))
+        self.least = draw.randint(1, self.ranks) if replicas else self.ranks
         self.now = 0.0
+        self.coordinator = 0
         self.store: dict[str, bytes] = {}
         self.sessions: dict[int, Session] = {}
         self.lives = collections.Counter[int]()
@@ -311,17 +342,11 @@ class Simulation:
             raise AssertionError(f"seed {self.seed}: {error!r}\n{lines}") from error
 
     def _run(self) -> None:
-        members = {rank: plans.Member(1, 0) for rank in range(self.ranks)}
-        session = self.sessions[0] = Session(0, {}, state=())
-        self.store[f"{plans.NEWS}/session/0"] = b"1"
-        for rank in range(self.ranks):
-            process = self._new(rank)
-            process.session, process.state = session, ()
-            session.members[rank], session.calls[rank] = process, -1
-            process.part = agreement.Agreement(
-                World(self, process), rank, process.life, self.ranks, 1, 0, members
-            )
-            self._begin(process)
+        if self.replicas:
+            for rank in range(self.ranks):
+                self._start(rank)
+        else:
+            self._begin_with_all()
         when = 1.0
         for _ in range(self.faults):
             when += self.random.expovariate(1 / self.pace_s)
@@ -336,6 +361,19 @@ class Simulation:
                 settled_s = self.now
         self._check_end()
 
+    def _begin_with_all(self):
+        members = {rank: plans.Member(1, 0) for rank in range(self.ranks)}
+        session = self.sessions[0] = Session(0, {}, state=())
+        self.store[f"{plans.NEWS}/session/0"] = b"1"
+        for rank in range(self.ranks):
+            process = self._new(rank)
+            process.session, process.state = session, ()
+            session.members[rank], session.calls[rank] = process, -1
+            process.part = agreement.Agreement(
+                World(self, process), rank, process.life, self.ranks, 1, 0, members
+            )
+            self._begin(process)
+
     def _settled(self):
         """Whether all processes are members of one session, and none wants to be."""
         sessions = {
@@ -347,6 +385,8 @@ class Simulation:
         (session,) = sessions
         if any(session.gone(self.now, p) for p in self.processes.values()):
             return False
+        if any(p.part._joins for p in self.processes.values()):
+            return False
         return not any("/wishes/" in key for key in self.store)
 
     def at(self, when, action):
@@ -357,8 +397,10 @@ class Simulation:
     def _new(self, rank):
         self.lives[rank] += 1
         life = self.lives[rank]
-        self.store[f"{plans.NEWS}/lives/{rank}"] = str(life).encode()
         process = self.processes[rank] = Process(rank, life)
+        key, value = f"{plans.NEWS}/lives/{rank}", str(life).encode()
+        self.store[key] = process.news[key] = value
+        process.coordinator = self.coordinator
         self.all.append(process)
         return process
 
@@ -370,16 +412,20 @@ class Simulation:
     def _start_again(self, rank):
         if self.processes[rank].alive and self.processes[rank].stopped_s is None:
             return
+        self._start(rank)
+
+    def _start(self, rank):
         process = self._new(rank)
         self.note(process, "starts")
         process.part = agreement.Agreement(
             World(self, process),
             rank,
             process.life,
-            self.ranks,
+            self.least,
             1,
             plans.News(self._news()).newest(),
             {},
+            replicas=self.replicas,
         )
         self.start(process, self._come_back(process))
 
@@ -391,8 +437,10 @@ class Simulation:
 
     async def _come_back(self, process):
         await _suspend(("sleep", self.random.uniform(0.5, 2.0)))
+        process.own = (process.state, process.step)
+        self.start(process, self._follow(process))
         try:
-            got = await process.part.come_back(60.0)
+            got = await process.part.come_back(60.0, process.step)
         except (RendezvousError, plans.ReplacedError) as error:
             raise ProcessError(str(error)) from error
         self.note(process, f"is back in session {process.session.number}: {got}")
@@ -400,11 +448,14 @@ class Simulation:
         level = (process.session.number, process.rank) in self.level
         assert level or not got, "the others have not waited"
         self.returns += 1
-        self._begin(process)
+        self.start(process, self._train(process))
 
     async def _follow(self, process):
+        joined = process.joined
         while True:
             await _suspend(("sleep", 0.2))
+            if process.joined > joined:
+                return
             try:
                 await process.part.poll()
             except plans.ReplacedError as error:
@@ -416,7 +467,14 @@ class Simulation:
         while True:
             session = process.session
             await _suspend(("sleep", self.step_s * self.random.uniform(0.8, 1.3)))
-            await self._call(process, session)
+            try:
+                await self._call(process, session)
+            except ProcessError as error:
+                if not self.replicas:
+                    raise
+                await self._join_again(process, str(error))
+                return
+            process.step += 1
             begun_s = self.now
             coming = await part.admit(lambda s=session: s.calls[rank])
             if coming is not None:
@@ -428,6 +486,18 @@ class Simulation:
                 )
             if process.disturbed_s < begun_s:
                 self._check_wait(process, coming, self.now - begun_s)
+
+    async def _join_again(self, process, why):
+        """Does what a program of a replica does after the error of a call."""
+        self.note(process, f"joins again: {why}")
+        process.joined += 1
+        # Its thread ends first.
+        await _suspend(("sleep", 2 * agreement.OPEN_S))
+        process.part.withdraw()
+        await process.part.take_back_sign()
+        process.own = (process.state, process.step)
+        process.part._world.leave("it joins again")
+        self.start(process, self._come_back(process))
 
     async def _call(self, process, session):
         """Makes the calls of a step, as `bounded` ones."""
@@ -480,6 +550,9 @@ class Simulation:
 
     def _fault(self):
         alive = [p for p in self.processes.values() if p.alive and p.stopped_s is None]
+        if self.replicas and self.random.random() < 0.1:
+            self._restart_coordinator()
+            return
         kind = self.random.choice(
             ("kill", "kill", "kill two", "stop", "replace", "cut")
         )
@@ -500,6 +573,11 @@ class Simulation:
             if kind == "replace":
                 when = self.now + self.random.uniform(0.1, away_s)
                 self.at(when, lambda p=process: self._replace(p))
+
+    def _restart_coordinator(self):
+        self.log.append(f"{self.now:8.3f} the coordinator is started again")
+        self.coordinator += 1
+        self.store.clear()
 
     def _mend(self, process):
         process.cut_s = None
@@ -553,6 +631,11 @@ class Simulation:
         back_s = self.random.expovariate(1 / self.latency_s)
 
         def act():
+            if process.coordinator < self.coordinator:
+                process.coordinator = self.coordinator
+                for key, value in process.news.items():
+                    known = int(self.store.get(key, 0))
+                    self.store[key] = str(max(known, int(value))).encode()
             result = action(self.store)
             self.at(self.now + back_s, lambda: self._resume(process, task, result))
 
@@ -626,7 +709,9 @@ class Simulation:
         # A process that wakes may make an entry of an earlier plan.
         assert len(left) <= 2 * self.faults, f"left: {sorted(left)}"
         wishes = [key for key in self.store if "/wishes/" in key]
-        assert len(wishes) <= self.faults, f"left: {wishes}"
+        # One that was deleted may be entered into a new coordinator again.
+        again = self.ranks * self.coordinator
+        assert len(wishes) <= self.faults + again, f"left: {wishes}"
 
 
 def main() -> None:
@@ -634,10 +719,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Ranks come back in virtual time.")
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--replicas", action="store_true")
     given = parser.parse_args()
     failed = back = 0
     for seed in range(given.seed, given.seed + given.count):
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, replicas=given.replicas)
         try:
             simulation.run()
         except AssertionError as error:

@@ -30,6 +30,32 @@ def test_seeds_that_have_found_a_defect_pass(seed):
     plan_simulation.Simulation(seed).run()
 
 
+# The same of replicas. The numbers are those of the simulation at that time.
+REGRESSIONS_OF_REPLICAS = {
+    1: "a process waited for ever for a state whose entries were gone",
+    21: "a process began the job anew while others, whose wishes it saw, had begun it",
+    58: "a source that gave its state for long was taken for dead",
+    132: "a process was level after the entry that refused it was lost",
+    251: "a lost plan hid all later ones from those that wait",
+    410: "a rank ended with an error since a life was not known any more",
+}
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_replicas_that_die_in_any_moment_come_back(first):
+    back = 0
+    for seed in range(first, first + 50):
+        simulation = plan_simulation.Simulation(seed, replicas=True)
+        simulation.run()
+        back += simulation.returns
+    assert back > 100
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS_OF_REPLICAS)
+def test_seeds_of_replicas_that_have_found_a_defect_pass(seed):
+    plan_simulation.Simulation(seed, replicas=True).run()
+
+
 def test_a_seed_is_the_same_run_again():
     first, second = plan_simulation.Simulation(7), plan_simulation.Simulation(7)
     first.run()

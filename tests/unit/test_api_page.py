@@ -14,7 +14,13 @@ from jax_optireduce.__main__ import VERBS
 PAGE = Path(__file__).parents[2] / "docs/api.md"
 
 
+# A constant has no docstring.
+_CONSTANTS = {"REPLICAS": "The axis of all replicas of the session, see `Options`."}
+
+
 def _summary(name: str) -> str:
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
     docstring = inspect.getdoc(getattr(jax_optireduce, name)) or ""
     return " ".join(docstring.split("\n\n")[0].split())
 

@@ -84,7 +84,7 @@ def prove(monkeypatch):
     monkeypatch.setattr(paths, "_PROVE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(paths, "_SHORTER_AFTER_S", 0.01)
     return lambda network, lengths: paths.prove(
-        network, "connected", PEERS, lengths, 1.0
+        network, 0, "connected", PEERS, lengths, 1.0
     )
 
 

@@ -35,13 +35,13 @@ def test_init_logs_the_warning(monkeypatch, caplog):
 
 def test_an_attribute_that_has_moved_is_explained(monkeypatch):
     with pytest.raises(AttributeError):
-        shard_types.mesh_of(object())
+        shard_types.reduced_type(object(), ())
     monkeypatch.setattr(jax, "__version__", _NEWER)
     with pytest.raises(
         jax_optireduce.OptiReduceError,
-        match=rf"JAX {_NEWER} lacks .*sharding.*pip install '{_jax_version.TESTED}'",
+        match=rf"JAX {_NEWER} lacks .*mat.*pip install '{_jax_version.TESTED}'",
     ):
-        shard_types.mesh_of(object())
+        shard_types.reduced_type(object(), ())
 
 
 def test_an_import_that_has_moved_is_explained(monkeypatch):
