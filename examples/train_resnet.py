@@ -6,7 +6,7 @@
 
 The second command trains the ResNet-20 of K. He et al., *Deep Residual Learning for
 Image Recognition*, 2015, section 4.2. SLURM and Kubernetes run the same program:
-docs/vision-and-diloco.md. JAX_OPTIREDUCE_BACKEND=xla runs it on JAX's collectives.
+docs/vision.md. JAX_OPTIREDUCE_BACKEND=xla runs it on JAX's collectives.
 
 **Batch norm.** Each process normalises by the statistics of its own part of a batch, as
 usual in data parallelism. Evaluation uses their running means. An update of these

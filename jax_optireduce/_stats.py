@@ -14,6 +14,9 @@ _AT = {name: i for i, name in enumerate(_native.STATISTICS)}
 
 VECTOR_SIZE = len(_AT)
 
+# Position of the number of live processes.
+LIVE_PROCESSES = _AT["live_processes"]
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)

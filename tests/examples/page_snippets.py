@@ -36,7 +36,7 @@ _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 # Their blocks are run by test_replicas_pages.py, and by test_tutorial.py with the
 # changes that the page makes to them.
-ELSEWHERE = {"docs/replicas.md", "docs/tutorial.md"}
+ELSEWHERE = {"docs/outer.md", "docs/replicas.md", "docs/tutorial.md"}
 
 
 class Page:

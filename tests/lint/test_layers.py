@@ -63,7 +63,7 @@ PACKAGE = {
     "coding": {"_session", "_program"},
     "tools": {"_jax", "_session", "_program"},
 }
-_FRONT = {"__init__", "__main__", "metrics"}
+_FRONT = {"__init__", "__main__", "metrics", "outer"}
 _SHARED = {"options.h", "stats.h", "submission.h", "transmit.h"}
 
 # Layers without threads, clocks, randomness or input/output: a replay gives the same

@@ -30,14 +30,14 @@ def test_seeds_that_have_found_a_defect_pass(seed):
     plan_simulation.Simulation(seed).run()
 
 
-# The same of replicas. The numbers are those of the simulation at that time.
+# Seeds of replicas, with the defect that such a run has shown.
 REGRESSIONS_OF_REPLICAS = {
     1: "a process waited for ever for a state whose entries were gone",
     21: "a process began the job anew while others, whose wishes it saw, had begun it",
     58: "a source that gave its state for long was taken for dead",
     132: "a process was level after the entry that refused it was lost",
     251: "a lost plan hid all later ones from those that wait",
-    410: "a rank ended with an error since a life was not known any more",
+    410: "a rank ended with an error since the number of a life was lost",
 }
 
 
