@@ -40,6 +40,18 @@ def use(client: Any) -> None:
     _own.client = client
 
 
+def age_s() -> float:
+    """Returns the age of the service, in seconds; infinite for JAX's.
+
+    It is 0 if the service does not answer.
+    """
+    if _own.client is None:
+        return float("inf")
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        return _own.client.age_s()
+    return 0.0
+
+
 def has_service() -> bool:
     """Whether JAX has the client of the service; without it entries are not kept."""
     return processes.state() is not None
@@ -284,12 +296,15 @@ def _get(client: Any, key: str, peer: int, world_size: int, timeout_s: float) ->
     while over is not None and not over.is_set() and time.monotonic() < end:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return client.blocking_key_value_get_bytes(key, _INTERRUPTIBLE_MS)
+    of_job = f"process {peer} of {world_size}"
+    if processes.is_replica():
+        of_job = f"the replica of rank {peer}"
     try:
         limit_ms = 1 if over is not None else int(timeout_s * 1000)
         return client.blocking_key_value_get_bytes(key, limit_ms)
     except jax.errors.JaxRuntimeError as error:
         raise RendezvousError(
-            f"process {peer} of {world_size} did not join the rendezvous within "
+            f"{of_job} did not join the rendezvous within "
             f"{timeout_s:g} s. Every process must call jax_optireduce.init() the same "
             "number of times; if one needs longer to start, set "
             "JAX_OPTIREDUCE_RENDEZVOUS_TIMEOUT_S. JAX's coordination service says: "

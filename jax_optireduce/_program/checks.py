@@ -39,6 +39,7 @@ _OVER_REPLICAS = (
     "psum",
     "pmean",
     "average_gradients",
+    "optax_average_gradients",
     "sync_in_backward",
     "drain",
     "resync",

@@ -106,6 +106,9 @@ class _World(plans.World):
     async def sleep(self, seconds: float) -> None:
         self.ended.wait(seconds)
 
+    async def age_s(self) -> float:
+        return coordination.age_s()
+
     async def entry(self, key: str) -> bytes | None:
         return coordination.entry(key)
 

@@ -15,6 +15,7 @@ from typing import Any
 from jax_optireduce._errors import RendezvousError
 from jax_optireduce._session.plans import (
     NEWS,
+    SETTLED_S,
     Coming,
     Member,
     News,
@@ -284,8 +285,9 @@ class Agreement:
                 stops = await self._gather(plan, "stop", plan.survivors())
                 await self._decide(plan, {"call": max(map(int, stops.values()))})
             decision = await self._await_decision(plan)
+            await self._check_entry(plan)
         except PlanError as error:
-            decision = await self._decide(plan, {"abandoned": str(error)})
+            decision = await self._abandoned(plan, str(error))
         if "call" in decision and coming is not None:
             coming.begins = decision["call"]
             return
@@ -327,6 +329,15 @@ class Agreement:
         entry = json.dumps(decision).encode()
         return json.loads(await self._world.claim(key(plan.number, "decision"), entry))
 
+    async def _abandoned(self, plan: Plan, why: str) -> dict[str, Any]:
+        """Decides that a plan fails, unless it is decided; returns the decision."""
+        entry = await self._world.entry(key(plan.number, "plan"))
+        if entry != plan.encoded():
+            if entry is not None:
+                self._without.add(plan.number)  # Another plan has its number.
+            return {"abandoned": why}
+        return await self._decide(plan, {"abandoned": why})
+
     async def _gather(
         self, plan: Plan, name: str, ranks: Iterable[int], limit_s: float | None = None
     ) -> dict[int, bytes]:
@@ -361,6 +372,14 @@ class Agreement:
                 text = " ".join(map(str, name))
                 raise PlanError(f"{text!r} was not entered within {limit_s:g} s.")
 
+    async def _check_entry(self, plan: Plan) -> None:
+        """Raises `PlanError` if a plan is not the one of its number.
+
+        Entries of earlier sessions are deleted, and all entries with the coordinator.
+        """
+        if await self._world.entry(key(plan.number, "plan")) != plan.encoded():
+            raise PlanError("its entries are gone.")
+
     async def _check(self, plan: Plan) -> None:
         """Looks whether a plan may succeed yet.
 
@@ -369,6 +388,7 @@ class Agreement:
         """
         if self._world.over():
             raise PlanError(f"the program of rank {self.rank} has ended.")
+        await self._check_entry(plan)
         decided = await self._world.entry(key(plan.number, "decision"))
         if decided is not None and "abandoned" in json.loads(decided):
             raise PlanError(json.loads(decided)["abandoned"])
@@ -424,7 +444,7 @@ class Agreement:
         if found is not None:
             return json.loads(found)
         why = f"the program of some rank has not called admit for {DECIDE_S:g} s."
-        return await self._decide(plan, {"abandoned": why})
+        return await self._abandoned(plan, why)
 
     async def _enter(self, coming: Coming) -> None:
         """Continues in a session."""
@@ -569,6 +589,8 @@ class Agreement:
     async def _admitted(self, end: float) -> Coming | None:
         """Waits until a session with this process begins; None if it does not."""
         plan = await self._await_plan(end)
+        if plan is None:
+            return None
         await self._begin_signs()
         opened = None
         try:
@@ -578,16 +600,17 @@ class Agreement:
             if self.rank == plan.proposer:
                 await self._decide(plan, {"call": 0})
             decision = await self._await_decision(plan)
+            await self._check_entry(plan)
         except PlanError as error:
-            decision = await self._decide(plan, {"abandoned": str(error)})
+            decision = await self._abandoned(plan, str(error))
         if "call" in decision and opened is not None:
             return Coming(plan, opened, begins=decision["call"])
         self._abandon(plan, opened)
         await self.take_back_sign()
         return None
 
-    async def _await_plan(self, end: float) -> Plan:
-        """Returns the next plan with this attempt of this process."""
+    async def _await_plan(self, end: float) -> Plan | None:
+        """Returns the next plan with this attempt of this process; None: try again."""
         own = Member(self.life, self._attempt)
         tell_s = self._world.now() + _TELL_S
         while True:
@@ -597,16 +620,22 @@ class Agreement:
                 tell_s += _TELL_S
                 self._world.log(
                     f"rank {self.rank}, life {self.life}, waits for the others to "
-                    "admit it."
+                    f"admit it. {len(self._open_wishes(news))} processes wait; a job "
+                    f"begins with {self._least}."
                 )
             # The entries of earlier plans are deleted.
             self.running = news.newest()
             self._passed = max(self._passed, self.running)
-            plan = await self._plan(news) or await self._anew(news)
+            before = self._passed
+            plan = await self._plan(news)
+            if plan is None and self._passed > before:
+                return None  # The others may take its wish for one of a failed plan.
+            plan = plan or await self._anew(news)
             if plan is not None and plan.members.get(self.rank) == own:
                 return plan
             if plan is not None:
                 self._passed = plan.number
+                await self.take_back_sign()
                 continue
             await self._check_running()
             if self._world.now() >= end or self._world.over():
@@ -629,7 +658,7 @@ class Agreement:
     async def _anew(self, news: News) -> Plan | None:
         """Proposes to begin anew, if no process is left that has been in a session."""
         wishes = self._open_wishes(news)
-        left = self._others_left(news)
+        left = self._others_left(news) or await self._world.age_s() < SETTLED_S
         paused = self._world.now() < self._pause_end_s
         if left or paused or len(wishes) < self._least or self.rank != min(wishes):
             return None
@@ -668,8 +697,9 @@ class Agreement:
             refused = await self._world.entry(own)
             news = await self._news()
             self._check_life(news)
-            lives = {r: news.lives.get(r, 0) for r in plan.survivors()}
-            lost = all(life > plan.members[r].life for r, life in lives.items())
+            # Replicas may have joined again.
+            newest = {r: news.process_of(r) for r in plan.survivors()}
+            lost = all(of > plan.members[r] for r, of in newest.items())
             lost = lost or news.newest() > plan.number
             if refused is not None or lost or self._world.over():
                 raise PlanError("no rank has offered its state.")
@@ -686,10 +716,7 @@ class Agreement:
         level = await self._level(plan, _LEVEL)
         if level != _LEVEL:
             raise PlanError(f"the others went on: {level.decode()}")
-        # Entries of earlier sessions are deleted, and all of them with the coordinator.
         await self._check(plan)
-        if await self._world.entry(key(plan.number, "plan")) is None:
-            raise PlanError("its entries are gone.")
 
     async def _level(self, plan: Plan, level: bytes) -> bytes:
         """Tells the others that this process has the state, or why not, in time."""

@@ -488,6 +488,9 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
     returns the state of a live rank, bit for bit. Compile the train step before
     (`lower(...).compile()`): calls of the others do not wait for a compiler.
 
+    Replicas (`Options.replica`) begin with the state of the largest step, and may join
+    again after the error of a call.
+
     Args:
       state: a pytree of arrays and numbers, as at a first start: it gives the
         structure, shapes, dtypes and shardings. Arrays must be replicated over the
@@ -517,6 +520,7 @@ def join(state: _T, step: int = 0) -> tuple[_T, int]:
     if returned is not None:
         return returned
     if communicator.options.replica:
+        _announce_replica(communicator)
         return state, step
     steps = exchange(communicator, str(step).encode())
     if len(set(steps.values())) > 1:
@@ -584,6 +588,13 @@ def _announce(communicator: Communicator, line: str) -> None:
     first = communicator.rank == 0 and communicator.world_size > 1
     if first and not _log.hasHandlers() and _log.level <= logging.INFO:
         print(f"jax_optireduce: {line}", file=sys.stderr)  # noqa: T201 (see above)
+
+
+def _announce_replica(communicator: Communicator) -> None:
+    options, rank = communicator.options, communicator.rank
+    number = communicator.world_size
+    line = f"{number} replicas; {options.replica!r} is rank {rank}"
+    _announce(communicator, line)
 
 
 def shutdown() -> None:

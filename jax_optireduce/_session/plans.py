@@ -32,6 +32,10 @@ from typing import Any, NamedTuple, Protocol
 FOLDER = "jax_optireduce"
 NEWS = f"{FOLDER}/news"
 
+# Time in which replicas enter the news into a coordinator that was started again, in
+# seconds: no process takes a place, or begins the job anew, before. Chosen: ten polls.
+SETTLED_S = 2.0
+
 
 def key(number: int, *rest: object) -> str:
     """Returns the key of an entry of a session, or its folder."""
@@ -134,6 +138,11 @@ class News:
             (int(of[1]), int(of[2])): sign for of, sign in rows if of[0] == "signs"
         }
 
+    def process_of(self, rank: int) -> Member:
+        """Returns the newest process of a rank, with the attempt of its wish, or 0."""
+        life = self.lives.get(rank, 0)
+        return Member(life, self.wishes.get((rank, life), 0))
+
     def newest(self) -> int:
         """Returns the number of the newest session that has begun, first 0."""
         return max(self.sessions, default=0)
@@ -167,6 +176,10 @@ class World(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Waits."""
+        ...
+
+    async def age_s(self) -> float:
+        """Returns the age of the service that keeps the entries, in seconds."""
         ...
 
     async def entry(self, key: str) -> bytes | None:

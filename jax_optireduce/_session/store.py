@@ -50,6 +50,10 @@ _RETRY_S = 0.2
 _LOOK_S = 0.02
 
 
+# Errors of a connection, and of a peer that does not talk as this module does.
+_BROKEN = (OSError, EOFError, AuthenticationError, ValueError)
+
+
 class StoreError(jax.errors.JaxRuntimeError):
     """An operation failed; the text begins as that of JAX's service."""
 
@@ -60,6 +64,7 @@ class Entries:
     def __init__(self) -> None:
         """Makes a store without entries, with an identity of its own."""
         self.identity = secrets.token_hex(8)
+        self._begun_s = time.monotonic()
         self._entries: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -70,6 +75,8 @@ class Entries:
           ValueError: it does not exist, or there are too many entries.
         """
         with self._lock:
+            if operation == "age":
+                return time.monotonic() - self._begun_s
             if operation == "get":
                 return self._entries.get(key)
             if operation == "folder":
@@ -111,7 +118,7 @@ def read_token(path: str) -> str:
 
 
 def serve(listener: socket.socket, token: str) -> None:
-    """Serves a store until the process ends.
+    """Serves a store until the listener is closed.
 
     Args:
       listener: of this process.
@@ -119,8 +126,12 @@ def serve(listener: socket.socket, token: str) -> None:
     """
     entries, strangers = Entries(), threading.Semaphore(_STRANGERS_MAX)
     listener.setblocking(True)
-    while True:
-        accepted, _ = listener.accept()
+    while listener.fileno() >= 0:
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            time.sleep(_RETRY_S)  # Such as without a free descriptor.
+            continue
         if not strangers.acquire(blocking=False):
             accepted.close()
             continue
@@ -136,20 +147,19 @@ def _serve_one(
     strangers: threading.Semaphore,
 ) -> None:
     """Serves one client."""
-    try:
-        with _wrapped(accepted) as client:
-            try:
-                connection.deliver_challenge(client, token.encode())
-                connection.answer_challenge(client, token.encode())
-            finally:
-                strangers.release()
-            client.send_bytes(entries.identity.encode())
-            _set_limit(client, 0.0)  # A client may be quiet for long.
-            while True:
-                request = json.loads(client.recv_bytes(_MESSAGE_BYTES_MAX))
-                client.send_bytes(json.dumps(_answer(entries, request)).encode())
-    except (OSError, EOFError, AuthenticationError, ValueError):
-        return
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(*_BROKEN))
+        try:
+            client = stack.enter_context(_wrapped(accepted))
+            connection.deliver_challenge(client, token.encode())
+            connection.answer_challenge(client, token.encode())
+        finally:
+            strangers.release()
+        client.send_bytes(entries.identity.encode())
+        _set_limit(client, 0.0)  # A client may be quiet for long.
+        while True:
+            request = json.loads(client.recv_bytes(_MESSAGE_BYTES_MAX))
+            client.send_bytes(json.dumps(_answer(entries, request)).encode())
 
 
 def _answer(entries: Entries, request: Any) -> list[Any]:
@@ -301,6 +311,14 @@ class Client:
             self._news[key] = total
         return int(total)
 
+    def age_s(self) -> float:
+        """Returns the age of the store, in seconds.
+
+        Raises:
+          StoreError: the store does not answer.
+        """
+        return self._do("age", "")
+
     # ---- The connection.
 
     def _do(self, operation: str, key: str, value: str = "") -> Any:
@@ -312,7 +330,7 @@ class Client:
                     self._disconnect()
                     self._connect()
                     done, result = self._ask(operation, key, value)
-            except (OSError, EOFError, ValueError, AuthenticationError) as error:
+            except _BROKEN as error:
                 self._disconnect()
                 raise StoreError(
                     f"UNAVAILABLE: the coordinator at {self._address} does not "

@@ -9,6 +9,9 @@ processes have come, and then serves them until SIGTERM or Ctrl-C: end it after
 the processes, since its end ends those that run. It needs no device and hardly
 any processor time. A new job needs a new coordinator.
 
+With `--replicas` it keeps the entries of replicas, which JAX does not connect: any
+number of them may come and go.
+
 Each process gets the address as the option `coordinator`. `launch` starts a
 coordinator itself. At the next port, here 1235, the processes report to it, and
 `status --coordinator 10.0.0.1:1234` shows them.
@@ -32,6 +35,10 @@ from jax_optireduce.tools import arguments, job_reports
 from jax_optireduce.tools.launch import EXIT_BY_SIGNAL
 
 _log = logging.getLogger("jax_optireduce")
+
+
+# Addresses at which other hosts do not reach this one begin so. Source: RFC 6890.
+_LOOPBACK = ("127.", "::1", "localhost")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +87,14 @@ def run(args: argparse.Namespace) -> int:
     address = f"{host}:{args.port}"
     if args.replicas:
         listener = roll_call.listen(address)
+        token = store.read_token(args.token_file)
         _log.info("coordinator of replicas at port %d", args.port)
-        store.serve(listener, store.read_token(args.token_file))
+        if not token and not args.bind.startswith(_LOOPBACK):
+            _log.warning(
+                "without --token-file any host that reaches this port can join the "
+                "replicas"
+            )
+        store.serve(listener, token)
     reports = roll_call.listen(f"{host}:{args.port + 1}")
     job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)

@@ -133,6 +133,11 @@ class World:
     async def sleep(self, seconds):
         await _suspend(("sleep", seconds))
 
+    async def age_s(self):
+        return await _suspend(
+            ("request", lambda _: self.simulation.now - self.simulation.restarted_s)
+        )
+
     async def entry(self, key):
         return await _suspend(("request", lambda store: store.get(key)))
 
@@ -314,7 +319,7 @@ class Simulation:
         self.pace_s = draw.choice((0.3, 2.0, 8.0))
         self.least = draw.randint(1, self.ranks) if replicas else self.ranks
         self.now = 0.0
-        self.coordinator = 0
+        self.coordinator, self.restarted_s = 0, float("-inf")
         self.store: dict[str, bytes] = {}
         self.sessions: dict[int, Session] = {}
         self.lives = collections.Counter[int]()
@@ -352,7 +357,9 @@ class Simulation:
             when += self.random.expovariate(1 / self.pace_s)
             self.at(when, self._fault)
         settled_s = None
-        while self.now < when + SETTLE_S and (
+        # A replica that joins again, and those that it leaves, wait for signs of life.
+        settle_s = 4 * SETTLE_S if self.replicas else SETTLE_S
+        while self.now < when + settle_s and (
             settled_s is None or self.now < settled_s + REST_S
         ):
             self.now, _, action = heapq.heappop(self._events)
@@ -440,7 +447,8 @@ class Simulation:
         process.own = (process.state, process.step)
         self.start(process, self._follow(process))
         try:
-            got = await process.part.come_back(60.0, process.step)
+            limit_s = 10 * SETTLE_S if self.replicas else 60.0
+            got = await process.part.come_back(limit_s, process.step)
         except (RendezvousError, plans.ReplacedError) as error:
             raise ProcessError(str(error)) from error
         self.note(process, f"is back in session {process.session.number}: {got}")
@@ -577,6 +585,7 @@ class Simulation:
     def _restart_coordinator(self):
         self.log.append(f"{self.now:8.3f} the coordinator is started again")
         self.coordinator += 1
+        self.restarted_s = self.now
         self.store.clear()
 
     def _mend(self, process):

@@ -29,6 +29,9 @@ class Server:
 
     # The interface of its listener.
 
+    def fileno(self):
+        return self.listener.fileno()
+
     def setblocking(self, flag):
         self.listener.setblocking(flag)
 

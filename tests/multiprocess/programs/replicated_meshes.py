@@ -110,6 +110,9 @@ def of_other_functions():
         return (jo.sync_in_backward(params, REPLICAS, name="backward") * x).sum()
 
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(x), total / 2)
+    optimizer = jo.optax_average_gradients(REPLICAS, name="optax", mode="exact")
+    means, _ = jax.jit(lambda x: optimizer.update(x, optimizer.init(x)))(x)
+    np.testing.assert_allclose(means, total / 2)
     for function in (jo.psum_scatter, jo.all_gather, jo.replica_drift):
         with pytest.raises(jo.UsageError, match="the number of replicas may change"):
             jax.jit(lambda x, of=function: of(x, REPLICAS))(jnp.ones(2))
