@@ -9,8 +9,8 @@ processes have come, and then serves them until SIGTERM or Ctrl-C: end it after
 the processes, since its end ends those that run. It needs no device and hardly
 any processor time. A new job needs a new coordinator.
 
-With `--replicas` it keeps the entries of replicas, which JAX does not connect: any
-number of them may come and go.
+With `--replicas` it keeps the entries of replicas, which JAX does not connect:
+any number of them may come and go.
 
 Each process gets the address as the option `coordinator`. `launch` starts a
 coordinator itself. At the next port, here 1235, the processes report to it, and
@@ -27,7 +27,7 @@ import signal
 import socket
 import threading
 
-from jax_optireduce._errors import RendezvousError
+from jax_optireduce._errors import RendezvousError, UsageError
 from jax_optireduce._jax import service
 from jax_optireduce._session import roll_call, store
 from jax_optireduce._session.options import Internal
@@ -43,7 +43,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this verb to `parser`."""
-    processes = parser.add_mutually_exclusive_group(required=True)
+    processes = parser.add_mutually_exclusive_group()
     processes.add_argument(
         "--ranks",
         **arguments.whole(2),
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         default="",
-        help="file with the secret that the replicas share, see Options.token_file",
+        help="file with the secret that the replicas share (default: none)",
     )
     parser.add_argument(
         "--port",
@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
       RendezvousError: it cannot listen at the address.
+      UsageError: the number of processes is not given.
     """
     logging.basicConfig(format="%(message)s")
     _log.setLevel(logging.INFO)
@@ -95,6 +96,9 @@ def run(args: argparse.Namespace) -> int:
                 "replicas"
             )
         store.serve(listener, token)
+        return 0
+    if args.ranks is None:
+        raise UsageError("give --ranks N, or --replicas for any number of processes.")
     reports = roll_call.listen(f"{host}:{args.port + 1}")
     job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)

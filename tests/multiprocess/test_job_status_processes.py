@@ -105,6 +105,7 @@ def test_a_killed_rank_is_away_and_its_next_life_goes_on_in_the_next_session(
                 _states("running", "running", "running")(shown)
                 and all(
                     (rank["session"], rank["live_processes"]) == (1, 3)
+                    and rank["step"] is not None
                     for rank in shown.values()
                 )
             ),

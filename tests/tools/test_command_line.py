@@ -38,7 +38,8 @@ _WRONG = {
         "-n": "-n/--processes: expected one argument.",
     },
     "coordinator": {
-        "": "not given: --ranks, --port.",
+        "": "not given: --port.",
+        "--port 1234": "give --ranks N, or --replicas",
         "--ranks 2": "not given: --port.",
         "--ranks 1 --port 1234": "'1' is not a whole number of 2 or more.",
         "--ranks 2 --port 65536": "'65536' is not a port, from 1 to 65535.",
@@ -186,7 +187,7 @@ def test_help_has_an_example_the_exit_codes_and_every_default(
     for action in parser._actions:
         switch = action.nargs == 0 or isinstance(action, argparse._HelpAction)
         if action.option_strings and not action.required and not switch:
-            without = action.dest in {"json", "against", "scenario"}
+            without = action.dest in {"json", "against", "scenario", "ranks"}
             assert without or "default" in action.help, action.dest
 
 
