@@ -66,6 +66,10 @@ _SLICE_S = 0.5
 # of the start of a process.
 _SEEK_S = 0.2
 
+# Time without a plan after which a process that comes back raises the number of its
+# attempt, in seconds. Chosen: longer than a plan.
+_RENEW_S = 4 * OPEN_S
+
 # Period in which a process that comes back tells that it waits, in seconds. Source: the
 # default of `stall_timeout_s`.
 _TELL_S = 60.0
@@ -128,7 +132,8 @@ class Agreement:
         # When this process has seen the wish of each place first.
         self._seen_s: dict[int, float] = {}
         self._pause_end_s = float("-inf")
-        self._joins = False
+        # Whether this process comes back, and when it tells next that it waits.
+        self._joins, self._tell_s = False, float("inf")
         # Whether this process shows that it lives, the number of its last sign, and the
         # time of the next one.
         self._shows, self._sign, self._sign_s = False, 0, float("-inf")
@@ -550,6 +555,7 @@ class Agreement:
             ended.
         """
         self._joins = True
+        self._tell_s = self._world.now() + _TELL_S
         try:
             return await self._come_back(limit_s, step)
         finally:
@@ -558,6 +564,7 @@ class Agreement:
     async def _come_back(self, limit_s: float | None, step: int) -> bool:
         end = self._world.now() + (float("inf") if limit_s is None else limit_s)
         wish = wish_key(self.rank, self.life)
+        failed = 0
         while True:
             self._attempt += 1
             await self._world.publish(step_key(self.rank), str(step).encode())
@@ -580,8 +587,9 @@ class Agreement:
                     if not isinstance(error, PlanError):
                         raise
                     self._world.log(f"{error} This process tries again.")
-                    # The others wait in each attempt.
-                    await self._world.sleep(self._attempt * _PAUSE_S)
+                    # The others wait for each state.
+                    failed += 1
+                    await self._world.sleep(failed * _PAUSE_S)
                     continue
             await self._world.forget(wish)
             return self.rank in plan.newcomers
@@ -612,12 +620,12 @@ class Agreement:
     async def _await_plan(self, end: float) -> Plan | None:
         """Returns the next plan with this attempt of this process; None: try again."""
         own = Member(self.life, self._attempt)
-        tell_s = self._world.now() + _TELL_S
+        renew_s = self._world.now() + _RENEW_S
         while True:
             news = await self._news()
             self._check_life(news)
-            if self._world.now() >= tell_s:
-                tell_s += _TELL_S
+            if self._world.now() >= self._tell_s:
+                self._tell_s += _TELL_S
                 self._world.log(
                     f"rank {self.rank}, life {self.life}, waits for the others to "
                     f"admit it. {len(self._open_wishes(news))} processes wait; a job "
@@ -628,7 +636,7 @@ class Agreement:
             self._passed = max(self._passed, self.running)
             before = self._passed
             plan = await self._plan(news)
-            if plan is None and self._passed > before:
+            if plan is None and (self._passed > before or self._world.now() >= renew_s):
                 return None  # The others may take its wish for one of a failed plan.
             plan = plan or await self._anew(news)
             if plan is not None and plan.members.get(self.rank) == own:
