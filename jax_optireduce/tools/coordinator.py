@@ -81,12 +81,14 @@ def run(args: argparse.Namespace) -> int:
       RendezvousError: it cannot listen at the address.
       UsageError: the number of processes is not given.
     """
+    if args.ranks is None and not args.replicas:
+        raise UsageError("give --ranks N, or --replicas for any number of processes.")
     logging.basicConfig(format="%(message)s")
     _log.setLevel(logging.INFO)
     _end_by_signals()
     host = f"[{args.bind}]" if ":" in args.bind else args.bind
     address = f"{host}:{args.port}"
-    if args.replicas:
+    if args.ranks is None:
         listener = roll_call.listen(address)
         token = store.read_token(args.token_file)
         _log.info("coordinator of replicas at port %d", args.port)
@@ -97,8 +99,6 @@ def run(args: argparse.Namespace) -> int:
             )
         store.serve(listener, token)
         return 0
-    if args.ranks is None:
-        raise UsageError("give --ranks N, or --replicas for any number of processes.")
     reports = roll_call.listen(f"{host}:{args.port + 1}")
     job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)
