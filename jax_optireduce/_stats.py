@@ -14,9 +14,6 @@ _AT = {name: i for i, name in enumerate(_native.STATISTICS)}
 
 VECTOR_SIZE = len(_AT)
 
-# Position of the number of live processes.
-LIVE_PROCESSES = _AT["live_processes"]
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +99,11 @@ def missing_results(vector: jax.Array) -> jax.Array:
 def passed(vector: jax.Array) -> jax.Array:
     """Returns whether all others had passed the call when it ended, bool []."""
     return vector[_AT["passed"]] > 0
+
+
+def live_processes(vector: Sequence[float]) -> float:
+    """Returns the number of live processes in a vector on the host, at least 1."""
+    return max(1.0, vector[_AT["live_processes"]])
 
 
 def live_ranks(vector: jax.Array, size: int, *, replicas: bool = False) -> jax.Array:

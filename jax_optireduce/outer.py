@@ -275,7 +275,7 @@ class Outer:
             )
         except RuntimeError as error:
             raise CollectiveError(str(error)) from error
-        bucket /= max(1.0, stats[_stats.LIVE_PROCESSES])
+        bucket /= _stats.live_processes(stats)
         ends = np.cumsum([np.size(x) for x in arrays])[:-1]
         means = np.split(bucket, ends)
         return [
