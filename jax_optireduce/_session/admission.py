@@ -187,9 +187,8 @@ class _World(plans.World):
         if error:
             return
 
-        def send(receiver: int) -> None:
+        def send(receiver: int, to: int) -> None:
             try:
-                (to,) = self._session.ranks_of([receiver])
                 digest = state_transfer.send(leaves, self._name, (rank, to))
             except state_transfer.TransferError as error:
                 _log.warning("%s", error)
@@ -198,8 +197,9 @@ class _World(plans.World):
             coordination.publish(key, digest.encode())
 
         # A thread waits for a receiver that dies, not the program.
-        for receiver in plan.newcomers:
-            threading.Thread(target=send, args=(receiver,), daemon=True).start()
+        ranks = self._session.ranks_of(plan.newcomers)
+        for pair in zip(plan.newcomers, ranks, strict=True):
+            threading.Thread(target=send, args=pair, daemon=True).start()
 
     async def receive(self, plan: plans.Plan, offer: Mapping[str, Any]) -> str:
         del plan

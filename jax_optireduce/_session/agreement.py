@@ -157,8 +157,8 @@ class Agreement:
         await self._show_life()
         news = await self._news()
         self._check_life(news)
-        if self._joins:
-            return  # The program waits for its place.
+        if self._joins or not self._members:
+            return  # The program waits for its place, or has not got one.
         self._check_part(news)
         if self._retiring is not None:
             await self._retire(self._retiring)
@@ -292,7 +292,7 @@ class Agreement:
             decision = await self._await_decision(plan)
             await self._check_entry(plan)
         except PlanError as error:
-            decision = await self._abandoned(plan, str(error))
+            decision = await self._decide_failure(plan, str(error))
         if "call" in decision and coming is not None:
             coming.begins = decision["call"]
             return
@@ -334,7 +334,7 @@ class Agreement:
         entry = json.dumps(decision).encode()
         return json.loads(await self._world.claim(key(plan.number, "decision"), entry))
 
-    async def _abandoned(self, plan: Plan, why: str) -> dict[str, Any]:
+    async def _decide_failure(self, plan: Plan, why: str) -> dict[str, Any]:
         """Decides that a plan fails, unless it is decided; returns the decision."""
         entry = await self._world.entry(key(plan.number, "plan"))
         if entry != plan.encoded():
@@ -449,7 +449,7 @@ class Agreement:
         if found is not None:
             return json.loads(found)
         why = f"the program of some rank has not called admit for {DECIDE_S:g} s."
-        return await self._abandoned(plan, why)
+        return await self._decide_failure(plan, why)
 
     async def _enter(self, coming: Coming) -> None:
         """Continues in a session."""
@@ -610,7 +610,7 @@ class Agreement:
             decision = await self._await_decision(plan)
             await self._check_entry(plan)
         except PlanError as error:
-            decision = await self._abandoned(plan, str(error))
+            decision = await self._decide_failure(plan, str(error))
         if "call" in decision and opened is not None:
             return Coming(plan, opened, begins=decision["call"])
         self._abandon(plan, opened)

@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import AuthenticationError, connection
 from pathlib import Path
 from typing import Any
@@ -353,12 +353,13 @@ class Client:
         connection.deliver_challenge(self._connection, self._token)
         identity = self._connection.recv_bytes(64).decode()
         if self._identity not in ("", identity):
-            self._enter(self._news.items())
+            # A copy: other threads enter news at the same time.
+            self._enter(dict(self._news))
         self._identity = identity
 
-    def _enter(self, news: Iterable[tuple[str, str]]) -> None:
+    def _enter(self, news: Mapping[str, str]) -> None:
         """Enters the known news into a store that was started again."""
-        for key, value in news:
+        for key, value in news.items():
             self._ask("raise", key, value)
         _log.warning(
             "the coordinator at %s was started again; this process has entered the "
@@ -371,7 +372,3 @@ class Client:
         if held is not None:
             with contextlib.suppress(OSError):
                 held.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked process: closes its copy of the connection."""
-        self._disconnect()

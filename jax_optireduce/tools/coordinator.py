@@ -79,10 +79,12 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
       RendezvousError: it cannot listen at the address.
-      UsageError: the number of processes is not given.
+      UsageError: the options do not fit together.
     """
     if args.ranks is None and not args.replicas:
         raise UsageError("give --ranks N, or --replicas for any number of processes.")
+    if args.token_file and not args.replicas:
+        raise UsageError("--token-file is for --replicas; JAX's service has no token.")
     logging.basicConfig(format="%(message)s")
     _log.setLevel(logging.INFO)
     _end_by_signals()

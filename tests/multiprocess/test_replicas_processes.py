@@ -85,7 +85,7 @@ def test_a_dead_replica_is_removed_and_comes_back(tmp_path):
         assert again[1:] == first[1:]
 
 
-def test_the_step_of_replicas_that_all_died_is_that_of_the_newest_state(tmp_path):
+def test_replicas_whose_calls_have_failed_begin_again_with_the_newest_state(tmp_path):
     with _start(tmp_path, 3, "exact", replicas_min=2) as started:
         started.wait_for(0, "step 10")
         started[2].process.kill()

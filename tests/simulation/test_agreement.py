@@ -3,6 +3,8 @@
 import plan_simulation
 import pytest
 
+from jax_optireduce._session import agreement, plans
+
 # Seeds that have found a defect, with it.
 REGRESSIONS = {
     3: "a drain without a majority waited for ever",
@@ -54,6 +56,20 @@ def test_replicas_that_die_in_any_moment_come_back(first):
 @pytest.mark.parametrize("seed", REGRESSIONS_OF_REPLICAS)
 def test_seeds_of_replicas_that_have_found_a_defect_pass(seed):
     plan_simulation.Simulation(seed, replicas=True).run()
+
+
+def test_a_process_without_a_place_takes_no_part_in_plans():
+    simulation = plan_simulation.Simulation(1)
+    process = simulation._new(0)
+    world = plan_simulation.World(simulation, process)
+    part = agreement.Agreement(world, 0, 1, 3, 1, 0, {})
+    # It had no time to come back: its wish is left.
+    simulation.store[plans.wish_key(0, 1)] = b"1"
+    simulation.start(process, part.poll())
+    while simulation._events:
+        _, _, action = simulation._events.pop(0)
+        action()
+    assert not [key for key in simulation.store if "plan" in key]
 
 
 def test_a_seed_is_the_same_run_again():

@@ -40,6 +40,7 @@ _WRONG = {
     "coordinator": {
         "": "not given: --port.",
         "--port 1234": "give --ranks N, or --replicas",
+        "--ranks 2 --port 1234 --token-file t": "--token-file is for --replicas",
         "--ranks 2": "not given: --port.",
         "--ranks 1 --port 1234": "'1' is not a whole number of 2 or more.",
         "--ranks 2 --port 65536": "'65536' is not a port, from 1 to 65535.",
