@@ -148,6 +148,13 @@ class Ranks(list[Rank]):
             for i, rank in enumerate(self)
         )
 
+    def write(self, name: str, text: str) -> None:
+        """Writes a file of the folder, which a rank sees whole or not at all."""
+        path = self[0].path.parent / name
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        new.rename(path)
+
     def start_again(self, rank: int, *, beside: bool = False) -> None:
         """Starts a new process for a rank; it adds its output to that of the old one.
 

@@ -113,7 +113,7 @@ def test_a_killed_rank_is_away_and_its_next_life_goes_on_in_the_next_session(
         lives = {rank["rank"]: rank["life"] for rank in shown}
         assert lives == {0: 1, 1: 1, 2: 2}
         assert all(rank["step"] > 0 for rank in shown)
-        (tmp_path / "last").write_text(str(max(rank["step"] for rank in shown) + 200))
+        started.write("last", str(max(rank["step"] for rank in shown) + 200))
         started.succeed()
         code, shown = await_ranks(started, _states("ended", "ended", "ended"))
     assert code == 1, "no process of the job lives"

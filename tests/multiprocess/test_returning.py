@@ -37,10 +37,8 @@ def _await_return(started: ranks.Ranks, rank: int, times: int) -> None:
 
 def _finish(started: ranks.Ranks) -> None:
     """Ends the training, and checks that all ranks have the same parameters."""
-    path = started[0].path.parent
     last = max(map(_newest, started)) + _AHEAD
-    (path / "new").write_text(str(last))
-    (path / "new").rename(path / "last")
+    started.write("last", str(last))
     started.succeed()
     bits = {tuple(rank.lines("bits")) for rank in started}
     assert len(bits) == 1, started.describe()
@@ -216,7 +214,7 @@ def test_a_process_that_comes_back_after_the_end_is_told(tmp_path):
         started.wait_for(2, "step 20")
         started[2].process.kill()
         last = max(map(_newest, started)) + _AHEAD
-        (tmp_path / "last").write_text(str(last))
+        started.write("last", str(last))
         started.succeed(0, 1, 3)
         started.start_again(2)
         started.wait(2)
