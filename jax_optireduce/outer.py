@@ -28,7 +28,7 @@ from jax_optireduce._argument_types import Mode, WireFormat
 from jax_optireduce._errors import CollectiveError, UsageError
 from jax_optireduce._program import checks, identity
 from jax_optireduce._program.call import Drain
-from jax_optireduce._session import communicator
+from jax_optireduce._session import communicator, host_calls
 
 __all__ = ["Outer", "OuterState"]
 
@@ -265,13 +265,20 @@ class Outer:
           CollectiveError: the call failed.
         """
         bucket = np.concatenate([np.asarray(x, np.float32).ravel() for x in arrays])
+        own = communicator.current("Outer")
+        replica = bool(own.options.replica)
+        how = (self._mode, self._wire_format, self.every, self.parts)
         try:
-            stats = _native.reduce_and_wait(
-                self._attributes(part, bucket.size, drain),
-                group_rank=_group_rank(),
-                step=-1,
-                dtype="float32",
-                leaf=bucket.view(np.uint8),
+            stats = host_calls.allreduce(
+                bucket,
+                communicator=communicator.NAME,
+                name=identity.numbered(self._name, part),
+                mode=self._mode,
+                processes=[_native.EACH_PROCESS] if replica else range(own.world_size),
+                rank=0 if replica else own.rank,
+                wire_format=self._wire_format,
+                drain=drain,
+                fingerprint=identity.hash64(repr(how)),
             )
         except RuntimeError as error:
             raise CollectiveError(str(error)) from error
@@ -281,36 +288,6 @@ class Outer:
         return [
             mean.reshape(np.shape(x)) for mean, x in zip(means, arrays, strict=True)
         ]
-
-    def _attributes(self, part: int, size: int, drain: Drain) -> dict[str, Any]:
-        options = communicator.current("Outer").options
-        world_size = communicator.current("Outer").world_size
-        name = identity.numbered(self._name, part)
-        how = (self._mode, self._wire_format, self.every, self.parts, size)
-        processes = [_native.EACH_PROCESS] if options.replica else range(world_size)
-        return {
-            "communicator": communicator.NAME,
-            "name": name,
-            "key": name,
-            "description": f"'{name}' (float32[{size}], mode {self._mode})",
-            "operation": "allreduce",
-            "mode": self._mode,
-            "wire_format": self._wire_format,
-            "drain": np.int64(drain),
-            # A late outer gradient joins the next one: no other stands for it.
-            "averages": False,
-            "fingerprint": np.int64(identity.hash64(repr(how))),
-            "group_processes": np.array(processes, np.int32),
-            "group_size": np.int64(len(processes)),
-            "clusters": np.array([], np.int32),
-            "spare": np.int64(0),
-        }
-
-
-def _group_rank() -> list[int]:
-    """Returns the group of this process, and its rank there."""
-    own = communicator.current("Outer")
-    return [0, 0 if own.options.replica else own.rank]
 
 
 @functools.cache

@@ -295,7 +295,7 @@ class Admission:
         coming = self._agreement.coming
         if coming is not None:
             coming.opened.native.close("the session has ended")
-        _run(self._agreement.take_back_sign())
+        _run(self._agreement.signs.end())
 
     def _watch(self) -> None:
         period_s = _POLL_S * max(1.0, self._session.world_size / _POLL_RANKS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax_optireduce._errors import RendezvousError
+from jax_optireduce._session.life_signs import LifeSigns
 from jax_optireduce._session.plans import (
     NEWS,
     SETTLED_S,
@@ -52,12 +53,6 @@ _TURN_S = 1.0
 # a program in a long pause, lasts for a while, and a plan may cost `DECIDE_S`.
 _PAUSE_S = 5.0
 
-# Period of a replica's signs of life, and the time without one after which it is taken
-# for gone by those that begin anew, in seconds. Chosen: several polls; longer than the
-# opening of a session.
-_SIGN_S = 1.0
-_GONE_S = 15.0
-
 # Period in which a wait looks for the reasons to end it, in seconds. Chosen: a few
 # requests per second.
 _SLICE_S = 0.5
@@ -87,6 +82,7 @@ class Agreement:
       running: number of its session; of a process that comes back: of the newest one
         that has begun.
       coming: the session that it has opened beside it.
+      signs: of life, of a replica.
     """
 
     def __init__(
@@ -134,13 +130,7 @@ class Agreement:
         self._pause_end_s = float("-inf")
         # Whether this process comes back, and when it tells next that it waits.
         self._joins, self._tell_s = False, float("inf")
-        # Whether this process shows that it lives, the number of its last sign, and the
-        # time of the next one.
-        self._shows, self._sign, self._sign_s = False, 0, float("-inf")
-        # The last sign of each member, with the time at which it was new.
-        self._signs: dict[tuple[int, int], tuple[int, float]] = {}
-        # Members that were silent when this process left them, which need fewer signs.
-        self._silent: set[tuple[int, int]] = set()
+        self.signs = LifeSigns(world, rank, life)
         # Plans of others that this process has no part in.
         self._without: set[int] = set()
         # The plan of the running session, while this process is in the one before, too.
@@ -154,7 +144,7 @@ class Agreement:
         Raises:
           ReplacedError: another process has the place of this one.
         """
-        await self._show_life()
+        await self.signs.renew()
         news = await self._news()
         self._check_life(news)
         if self._joins or not self._members:
@@ -183,22 +173,6 @@ class Agreement:
             raise ReplacedError(
                 f"the others went on in session {news.newest()} without this process"
             )
-
-    async def _show_life(self) -> None:
-        """Makes the next sign of life, if it is time for it."""
-        now = self._world.now()
-        if self._shows and now >= self._sign_s:
-            self._sign += 1
-            self._sign_s = now + _SIGN_S
-            await self._world.publish(
-                sign_key(self.rank, self.life), str(self._sign).encode()
-            )
-
-    async def _begin_signs(self) -> None:
-        """Shows from now on that this process lives, if it is a replica."""
-        if self._replicas and not self._shows:
-            self._shows, self._sign_s = True, float("-inf")
-            await self._show_life()
 
     def _remove_replaced(self, lives: Mapping[int, int]) -> None:
         """Removes members whose places have other processes: no call waits for them."""
@@ -469,8 +443,8 @@ class Agreement:
     def withdraw(self) -> None:
         """Takes part in no session from now on, to come back to one."""
         silent = self._world.silent_ranks()
-        self._silent = {(r, of.life) for r, of in self._members.items() if r in silent}
-        self._signs = {}
+        members = self._members.items()
+        self.signs.look_anew((r, of.life) for r, of in members if r in silent)
         self.coming = None
         self._retiring = None
         self._members = {}
@@ -531,12 +505,6 @@ class Agreement:
         live = str(self._world.live_processes()).encode()
         await self._world.publish(key(self.running, "ended", self.rank), live)
 
-    async def take_back_sign(self) -> None:
-        """Shows that this process takes part no more."""
-        if self._shows:
-            self._shows = False
-            await self._world.forget(sign_key(self.rank, self.life))
-
     # ---- A process that comes back.
 
     async def come_back(self, limit_s: float | None, step: int = 0) -> bool:
@@ -583,7 +551,7 @@ class Agreement:
                     await self._level(plan, str(error).encode())
                     self._world.leave(str(error))
                     self._members = {}
-                    await self.take_back_sign()
+                    await self.signs.end()
                     if not isinstance(error, PlanError):
                         raise
                     self._world.log(f"{error} This process tries again.")
@@ -599,7 +567,8 @@ class Agreement:
         plan = await self._await_plan(end)
         if plan is None:
             return None
-        await self._begin_signs()
+        if self._replicas:
+            await self.signs.begin()
         opened = None
         try:
             await self._check(plan)
@@ -614,7 +583,7 @@ class Agreement:
         if "call" in decision and opened is not None:
             return Coming(plan, opened, begins=decision["call"])
         self._abandon(plan, opened)
-        await self.take_back_sign()
+        await self.signs.end()
         return None
 
     async def _await_plan(self, end: float) -> Plan | None:
@@ -643,7 +612,7 @@ class Agreement:
                 return plan
             if plan is not None:
                 self._passed = plan.number
-                await self.take_back_sign()
+                await self.signs.end()
                 continue
             await self._check_running()
             if self._world.now() >= end or self._world.over():
@@ -666,31 +635,15 @@ class Agreement:
     async def _anew(self, news: News) -> Plan | None:
         """Proposes to begin anew, if no process is left that has been in a session."""
         wishes = self._open_wishes(news)
-        left = self._others_left(news) or await self._world.age_s() < SETTLED_S
+        left = self.signs.others_left(news) or await self._world.age_s() < SETTLED_S
         paused = self._world.now() < self._pause_end_s
         if left or paused or len(wishes) < self._least or self.rank != min(wishes):
             return None
-        await self._begin_signs()
         if not self._replicas:
             return await self._propose(wishes, [])
+        await self.signs.begin()
         source = max(sorted(wishes), key=lambda rank: news.steps.get(rank, 0))
         return await self._propose(wishes, sorted(wishes.keys() - {source}))
-
-    def _others_left(self, news: News) -> bool:
-        """Whether some process has shown lately that it is in a session, or a plan."""
-        now = self._world.now()
-        signs = {
-            (rank, life): sign
-            for (rank, life), sign in news.signs.items()
-            if life == news.lives.get(rank, life)
-        }
-        for process, sign in signs.items():
-            known, _ = self._signs.get(process, (None, now))
-            if known != sign:
-                early_s = _GONE_S - 2 * _SIGN_S if process in self._silent else 0.0
-                self._signs[process] = (sign, now - early_s)
-                self._silent.discard(process)
-        return any(now - self._signs[process][1] < _GONE_S for process in signs)
 
     async def _receive(self, plan: Plan) -> None:
         """Receives the state of the source.

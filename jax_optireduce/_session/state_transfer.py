@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_optireduce import _native
 from jax_optireduce._errors import UsageError
+from jax_optireduce._session import host_calls
 
 # Bytes of a piece. Chosen: large enough for the rate of a link, and a small part of the
 # memory of a host.
@@ -162,30 +162,14 @@ def _add(
     buffer: np.ndarray, communicator: str, pair: tuple[int, int], *, own: int
 ) -> None:
     """Adds a piece over the pair, in place."""
-    name = f"{NAME} from {pair[0]} to {pair[1]}"
-    attributes = {
-        "communicator": communicator,
-        "name": name,
-        "key": name,
-        "description": f"{name}: int32[{buffer.size}], mode exact",
-        "operation": "allreduce",
-        "mode": "exact",
-        "wire_format": "float32",
-        "fingerprint": np.int64(buffer.size),
-        "group_processes": np.array(pair, np.int32),
-        "group_size": np.int64(2),
-        "drain": np.int64(0),
-        "averages": False,
-        "clusters": np.array([], np.int32),
-        "spare": np.int64(0),
-    }
     try:
-        _native.reduce_and_wait(
-            attributes,
-            group_rank=[0, own],
-            step=-1,
-            dtype="int32",
-            leaf=buffer.view(np.uint8),
+        host_calls.allreduce(
+            buffer,
+            communicator=communicator,
+            name=f"{NAME} from {pair[0]} to {pair[1]}",
+            mode="exact",
+            processes=pair,
+            rank=own,
         )
     except RuntimeError as error:
         raise TransferError(

@@ -502,7 +502,7 @@ class Simulation:
         # Its thread ends first.
         await _suspend(("sleep", 2 * agreement.OPEN_S))
         process.part.withdraw()
-        await process.part.take_back_sign()
+        await process.part.signs.end()
         process.own = (process.state, process.step)
         process.part._world.leave("it joins again")
         self.start(process, self._come_back(process))
