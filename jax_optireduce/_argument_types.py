@@ -15,7 +15,7 @@ Backend = Literal["optireduce", "xla"]
 Mode = Literal["exact", "bounded", "agreed", "lossy"]
 
 # Formats of float32 values on the wire: see `CallArguments`.
-WireFormat = Literal["float32", "bfloat16", "int8", "auto"]
+WireFormat = Literal["float32", "bfloat16", "int8", "auto", "float4"]
 
 # Protection of datagrams: see `Options.security`.
 Security = Literal["authenticated", "encrypted", "none"]

@@ -21,16 +21,14 @@ namespace {
 
 constexpr std::uint32_t kMagnitude = 0x7FFF'FFFF;
 constexpr std::uint32_t kInfinity = 0x7F80'0000;
+constexpr std::uint32_t kOne = 0x3F80'0000;
 
-// One byte of exponent before the values.
-constexpr std::size_t kBlockBytes = 1 + kBlockValues;
 // The exponent byte of a block that contains a value that is not finite.
 constexpr std::uint32_t kNotFinite = 255;
-// Chosen: 2^(E - 127) and its inverse stay normal numbers, and 127 times it is finite. So values
-// below 2^-126 are rounded to 2^-126 or to 0, and the last 0.8 % below the largest float32 to
-// 127/128 of 2^128.
+// Chosen: 2^(E - 127) stays a normal number, so values below 2^-126 are rounded to 2^-126 or to 0.
 constexpr std::uint32_t kExponentMin = 1;
-constexpr std::uint32_t kExponentMax = 248;
+// The largest E for which numbers of at least 1 are finite, times 2^(E - 127).
+constexpr std::uint32_t kExponentMax = 254;
 
 using Values = std::array<float, kBlockValues>;
 
@@ -43,7 +41,95 @@ OR_INLINE std::uint32_t Random16(std::uint32_t key, std::uint32_t index) {
   return (hash ^ (hash >> 16)) >> 16;
 }
 
-// The smallest exponent for which no value exceeds 127.
+// The same number as a multiple of 2^-16, below 1.
+OR_INLINE float Fraction(std::uint32_t key, std::uint32_t index) {
+  return static_cast<float>(static_cast<std::int32_t>(Random16(key, index))) * 0x1p-16f;
+}
+
+// The numbers of a block in steps. The largest is 2^kLog2 times 1 + kFraction / 2^23.
+
+// Source: MXINT8. The largest is 127. Values in the last 0.8 % below the largest float32 are
+// rounded to 127/128 of 2^128.
+struct Int8 {
+  static constexpr std::uint32_t kLog2 = 6;
+  static constexpr std::uint32_t kFraction = 0x7E'0000;
+  static constexpr std::size_t Bytes(std::size_t values) { return values; }
+
+  // Writes the first `count` numbers. `scaled`: values in steps; `first`: the index of the first.
+  OR_INLINE static void Round(const Values& scaled, std::size_t count, std::uint32_t key,
+                              std::uint32_t first, std::byte* out) {
+    std::array<std::int8_t, kBlockValues> numbers;
+    for (std::uint32_t i = 0; i < kBlockValues; ++i) {
+      // Positive, so that the conversion truncates downwards; 16 bits of the fraction are exact.
+      const float shifted = scaled[i] + 128.0f;
+      const auto whole = static_cast<std::int32_t>(shifted + Fraction(key, first + i)) - 128;
+      // Values exceed 127 at the largest exponent only.
+      numbers[i] = static_cast<std::int8_t>(std::max(-127, std::min(whole, 127)));
+    }
+    std::memcpy(out, numbers.data(), count);
+  }
+
+  // Reads the first `count` numbers.
+  OR_INLINE static void Read(const std::byte* encoded, std::size_t count, Values& numbers) {
+    std::array<std::int8_t, kBlockValues> steps{};
+    std::memcpy(steps.data(), encoded, count);
+    for (std::size_t i = 0; i < kBlockValues; ++i) numbers[i] = static_cast<float>(steps[i]);
+  }
+};
+
+// Source: MXFP4, whose E2M1 numbers these are, at a step of 0.5. The lower halves of the bytes are
+// the first half of the block. The largest is 12. Values in the last quarter below the largest
+// float32 are rounded to 3/4 of 2^128.
+struct Float4 {
+  static constexpr std::uint32_t kLog2 = 3;
+  static constexpr std::uint32_t kFraction = 0x40'0000;
+  static constexpr std::size_t kBytes = kBlockValues / 2;
+  static constexpr std::size_t Bytes(std::size_t values) { return std::min(values, kBytes); }
+
+  OR_INLINE static void Round(const Values& scaled, std::size_t count, std::uint32_t key,
+                              std::uint32_t first, std::byte* out) {
+    std::array<std::uint8_t, kBlockValues> codes;
+    for (std::uint32_t i = 0; i < kBlockValues; ++i) {
+      const std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled[i]);
+      const std::uint32_t magnitude = bits & kMagnitude;
+      // From 4 on the numbers are 2 apart, from 8 on 4; codes go on without a gap.
+      const std::int32_t doublings =
+          std::max(0, std::min(static_cast<std::int32_t>(magnitude >> 23) - 128, 2));
+      const auto per_step = std::bit_cast<float>((127 - doublings) << 23);
+      const auto steps = std::bit_cast<float>(magnitude) * per_step;
+      const auto whole = static_cast<std::int32_t>(steps + Fraction(key, first + i));
+      const std::int32_t code = std::min(whole + 2 * doublings, 7);
+      const std::uint32_t sign = Select(code > 0, bits >> 31 << 3, 0);
+      codes[i] = static_cast<std::uint8_t>(static_cast<std::uint32_t>(code) | sign);
+    }
+    std::array<std::uint8_t, kBytes> both;
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      both[i] = static_cast<std::uint8_t>(codes[i] | codes[kBytes + i] << 4);
+    }
+    std::memcpy(out, both.data(), Bytes(count));
+  }
+
+  OR_INLINE static void Read(const std::byte* encoded, std::size_t count, Values& numbers) {
+    std::array<std::uint8_t, kBytes> both{};
+    std::memcpy(both.data(), encoded, Bytes(count));
+    std::array<std::uint8_t, kBlockValues> codes;
+    for (std::size_t i = 0; i < kBytes; ++i) {
+      codes[i] = both[i] & 0xF;
+      codes[kBytes + i] = both[i] >> 4;
+    }
+    for (std::size_t i = 0; i < kBlockValues; ++i) {
+      const std::uint32_t code = codes[i] & 7u;
+      const std::uint32_t sign = codes[i] >> 3u << 31u;
+      // From 2 on the code has the exponent and the upper bit of the fraction of a float32.
+      const std::uint32_t bits = Select(code < 2, code * kOne, kOne + (code << 22));
+      numbers[i] = std::bit_cast<float>(sign | bits);
+    }
+  }
+};
+
+// The smallest exponent for which no value exceeds the largest number: that of the power of two
+// below the largest value, or one more where the fraction of this value is larger.
+template <typename Numbers>
 OR_INLINE std::uint32_t ExponentOf(const Values& values) {
   std::int32_t largest = 0;
   for (const float value : values) {
@@ -52,71 +138,82 @@ OR_INLINE std::uint32_t ExponentOf(const Values& values) {
   }
   const auto bits = static_cast<std::uint32_t>(largest);
   if (bits >= kInfinity) return kNotFinite;
-  // 127 is 2^6 times 1.984375, whose fraction is 0x7E0000: a larger fraction needs one more.
-  const std::uint32_t exponent = (bits + (0x7F'FFFF - 0x7E'0000)) >> 23;
-  return std::clamp(exponent, kExponentMin + 6, kExponentMax + 6) - 6;
+  const std::uint32_t exponent = (bits + (0x7F'FFFF - Numbers::kFraction)) >> 23;
+  return std::clamp(exponent, kExponentMin + Numbers::kLog2, kExponentMax) - Numbers::kLog2;
 }
 
-OR_INLINE void EncodeBlock(const Values& values, std::uint32_t key, std::uint32_t first,
-                           std::byte* out) {
-  const std::uint32_t exponent = ExponentOf(values);
+template <typename Numbers>
+OR_INLINE void EncodeBlock(const Values& values, std::size_t count, std::uint32_t key,
+                           std::uint32_t first, std::byte* out) {
+  const std::uint32_t exponent = ExponentOf<Numbers>(values);
   out[0] = static_cast<std::byte>(exponent);
   if (exponent == kNotFinite) {
-    std::memset(out + 1, 0, kBlockValues);
+    std::memset(out + 1, 0, Numbers::Bytes(count));
     return;
   }
   const auto per_step = std::bit_cast<float>((254 - exponent) << 23);
-  std::array<std::int8_t, kBlockValues> steps;
-  for (std::uint32_t i = 0; i < kBlockValues; ++i) {
-    // Positive, so that the conversion truncates downwards; 16 bits of the fraction are exact.
-    const float shifted = values[i] * per_step + 128.0f;
-    const auto random = static_cast<float>(static_cast<std::int32_t>(Random16(key, first + i)));
-    const auto whole = static_cast<std::int32_t>(shifted + random * 0x1p-16f) - 128;
-    // Values exceed 127 at the largest exponent only.
-    steps[i] = static_cast<std::int8_t>(std::max(-127, std::min(whole, 127)));
-  }
-  std::memcpy(out + 1, steps.data(), kBlockValues);
+  Values scaled;
+  for (std::size_t i = 0; i < kBlockValues; ++i) scaled[i] = values[i] * per_step;
+  Numbers::Round(scaled, count, key, first, out + 1);
 }
 
-OR_INLINE void DecodeBlock(const std::byte* encoded, Values& values) {
+template <typename Numbers>
+OR_INLINE void DecodeBlock(const std::byte* encoded, std::size_t count, Values& values) {
   const auto exponent = static_cast<std::uint32_t>(encoded[0]);
   // A quiet NaN in place of infinity, because 0 times it must not be finite.
   const std::uint32_t quiet = exponent == kNotFinite ? 1u << 22 : 0;
   const auto step = std::bit_cast<float>(exponent << 23 | quiet);
-  std::array<std::int8_t, kBlockValues> steps;
-  std::memcpy(steps.data(), encoded + 1, kBlockValues);
-  for (std::size_t i = 0; i < kBlockValues; ++i) values[i] = static_cast<float>(steps[i]) * step;
+  Numbers::Read(encoded + 1, count, values);
+  for (float& value : values) value *= step;
 }
 
-OR_VECTOR_WIDTHS void EncodeInt8(const std::byte* values, std::size_t count, std::uint32_t key,
-                                 std::byte* out) {
+template <typename Numbers>
+OR_INLINE void EncodeBlocks(const std::byte* values, std::size_t count, std::uint32_t key,
+                            std::byte* out) {
   Values block;
   std::size_t i = 0;
-  for (; i + kBlockValues <= count; i += kBlockValues, out += kBlockBytes) {
+  for (; i + kBlockValues <= count; i += kBlockValues) {
     std::memcpy(block.data(), values + i * sizeof(float), sizeof(block));
-    EncodeBlock(block, key, static_cast<std::uint32_t>(i), out);
+    EncodeBlock<Numbers>(block, kBlockValues, key, static_cast<std::uint32_t>(i), out);
+    out += 1 + Numbers::Bytes(kBlockValues);
   }
   if (i == count) return;
   // The last block of a segment may be shorter: padding zeros do not change its exponent.
   block.fill(0);
   std::memcpy(block.data(), values + i * sizeof(float), (count - i) * sizeof(float));
-  std::array<std::byte, kBlockBytes> whole;
-  EncodeBlock(block, key, static_cast<std::uint32_t>(i), whole.data());
-  std::memcpy(out, whole.data(), 1 + count - i);
+  EncodeBlock<Numbers>(block, count - i, key, static_cast<std::uint32_t>(i), out);
+}
+
+template <typename Numbers>
+OR_INLINE void DecodeBlocks(const std::byte* encoded, std::size_t count, std::byte* values) {
+  Values block;
+  std::size_t i = 0;
+  for (; i + kBlockValues <= count; i += kBlockValues) {
+    DecodeBlock<Numbers>(encoded, kBlockValues, block);
+    std::memcpy(values + i * sizeof(float), block.data(), sizeof(block));
+    encoded += 1 + Numbers::Bytes(kBlockValues);
+  }
+  if (i == count) return;
+  DecodeBlock<Numbers>(encoded, count - i, block);
+  std::memcpy(values + i * sizeof(float), block.data(), (count - i) * sizeof(float));
+}
+
+OR_VECTOR_WIDTHS void EncodeInt8(const std::byte* values, std::size_t count, std::uint32_t key,
+                                 std::byte* out) {
+  EncodeBlocks<Int8>(values, count, key, out);
 }
 
 OR_VECTOR_WIDTHS void DecodeInt8(const std::byte* encoded, std::size_t count, std::byte* values) {
-  Values block;
-  std::size_t i = 0;
-  for (; i + kBlockValues <= count; i += kBlockValues, encoded += kBlockBytes) {
-    DecodeBlock(encoded, block);
-    std::memcpy(values + i * sizeof(float), block.data(), sizeof(block));
-  }
-  if (i == count) return;
-  std::array<std::byte, kBlockBytes> whole{};
-  std::memcpy(whole.data(), encoded, 1 + count - i);
-  DecodeBlock(whole.data(), block);
-  std::memcpy(values + i * sizeof(float), block.data(), (count - i) * sizeof(float));
+  DecodeBlocks<Int8>(encoded, count, values);
+}
+
+OR_VECTOR_WIDTHS void EncodeFloat4(const std::byte* values, std::size_t count, std::uint32_t key,
+                                   std::byte* out) {
+  EncodeBlocks<Float4>(values, count, key, out);
+}
+
+OR_VECTOR_WIDTHS void DecodeFloat4(const std::byte* encoded, std::size_t count, std::byte* values) {
+  DecodeBlocks<Float4>(encoded, count, values);
 }
 
 OR_INLINE std::uint16_t RoundToBfloat16(std::uint32_t bits, std::uint32_t random) {
@@ -185,6 +282,8 @@ void Encode(WireFormat format, std::span<const std::byte> values, std::uint64_t 
       return EncodeBfloat16(values.data(), count, mixed, out.data());
     case WireFormat::kInt8:
       return EncodeInt8(values.data(), count, mixed, out.data());
+    case WireFormat::kFloat4:
+      return EncodeFloat4(values.data(), count, mixed, out.data());
     case WireFormat::kAuto:
       break;
   }
@@ -202,6 +301,8 @@ void Decode(WireFormat format, std::span<const std::byte> encoded, std::span<std
       return DecodeBfloat16(encoded.data(), count, values.data());
     case WireFormat::kInt8:
       return DecodeInt8(encoded.data(), count, values.data());
+    case WireFormat::kFloat4:
+      return DecodeFloat4(encoded.data(), count, values.data());
     case WireFormat::kAuto:
       break;
   }

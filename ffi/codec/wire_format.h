@@ -7,17 +7,20 @@
 //   kInt8      blocks of 32 values that share an exponent byte E; each value is a whole number k
 //              from -127 to 127 and represents k * 2^(E - 127)
 //
+//   kFloat4    the same blocks; k is one of 0, 1, 2, 3, 4, 6, 8 and 12, or of their negatives
+//
 // kAuto is one of kFloat32 and kInt8 for each datagram, by which its payload differs in size.
 //
-// A value of the format is rounded to itself, bit for bit (-0 to 0 in kInt8). So data may be
+// A value of the format is rounded to itself, bit for bit (-0 to 0 in a block). So data may be
 // encoded at every transmission: only the first encoding changes it.
 //
-// Values that are not finite stay so. In a kInt8 block that contains such a value every value
-// becomes NaN, marked by E = 255: no exponent would suit the other values.
+// Values that are not finite stay so. In a block that contains such a value every value becomes
+// NaN, marked by E = 255: no exponent would suit the other values.
 
 #ifndef FFI_CODEC_WIRE_FORMAT_H_
 #define FFI_CODEC_WIRE_FORMAT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -33,14 +36,16 @@ enum class WireFormat : std::uint8_t {
   kBfloat16 = 1,
   kInt8 = 2,
   kAuto = 3,
+  kFloat4 = 4,
 };
 
-inline constexpr std::uint8_t kWireFormats = 4;
+inline constexpr std::uint8_t kWireFormats = 5;
 
 // Values that share an exponent.
-// Source: MXINT8 of the OCP Microscaling Formats specification 1.0 has such blocks. Its exponent is
-// a byte too, so that a small block costs no more (3 %) than a large one with a float32 scale, and
-// one large value makes few others coarse. A power of two makes every value exact in float32.
+// Source: MXINT8 and MXFP4 of the OCP Microscaling Formats specification 1.0 have such blocks.
+// Their exponent is a byte too, so that a small block costs no more (3 % of int8) than a large one
+// with a float32 scale, and one large value makes few others coarse. A power of two makes every
+// value exact in float32.
 inline constexpr std::size_t kBlockValues = 32;
 
 constexpr std::string_view NameOf(WireFormat format) {
@@ -53,6 +58,8 @@ constexpr std::string_view NameOf(WireFormat format) {
       return "int8";
     case WireFormat::kAuto:
       return "auto";
+    case WireFormat::kFloat4:
+      return "float4";
   }
   FailCheck("known wire format", __FILE__, __LINE__);
 }
@@ -66,6 +73,10 @@ constexpr std::size_t EncodedBytes(WireFormat format, std::size_t values) {
       return values * 2;
     case WireFormat::kInt8:
       return values + (values + kBlockValues - 1) / kBlockValues;
+    case WireFormat::kFloat4:
+      return values / kBlockValues * (1 + kBlockValues / 2) +
+             (values % kBlockValues == 0 ? 0
+                                         : 1 + std::min(values % kBlockValues, kBlockValues / 2));
     case WireFormat::kAuto:
       break;
   }

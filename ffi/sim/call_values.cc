@@ -120,7 +120,7 @@ double RoundingErrorMax(const Workload& workload, const SimCollective& collectiv
     }
     largest += of_member;
   }
-  return kRoundingSteps * kStepMax * largest;
+  return kRoundingSteps * StepMax(collective.spec.wire_format) * largest;
 }
 
 std::string CheckRoundedLossyResult(const Workload& workload, const SimCollective& collective,

@@ -47,10 +47,11 @@ std::string CheckGatheredResult(const SimCollective& collective, std::span<const
 double RoundingOf(ElementType type);
 
 // Largest error of an element of a call in a wire format: each contribution, and their sum, deviate
-// by less than a step. Source: wire_format.h; a step is less than 1/63 of the largest value of a
-// block.
+// by less than a step. A step is part of the largest value of a block. Source: wire_format.h.
 inline constexpr double kRoundingSteps = 2.1;
-inline constexpr double kStepMax = 1.0 / 63;
+constexpr double StepMax(WireFormat format) {
+  return format == WireFormat::kFloat4 ? 1.0 / 2 : 1.0 / 63;
+}
 double RoundingErrorMax(const Workload& workload, const SimCollective& collective, SimCall call);
 
 }  // namespace optireduce

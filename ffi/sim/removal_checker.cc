@@ -301,7 +301,8 @@ void RemovalChecker::CheckRoundedLoss(Instant now, std::size_t collective, Rank 
     if (safe) kept += each.value;
   }
   // Sent values and their sums include earlier rounding errors, and leave errors of their own.
-  const double error_max = 2 * kRoundingSteps * kStepMax * log_.workload.Magnitude(of);
+  const double error_max =
+      2 * kRoundingSteps * StepMax(of.spec.wire_format) * log_.workload.Magnitude(of);
   const double got = results_.TotalOf(collective, rank)[element];
   const auto [least, most] = std::minmax(kept, all);
   if (got >= least - error_max && got <= most + error_max) return;

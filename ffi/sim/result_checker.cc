@@ -135,8 +135,9 @@ std::string ResultChecker::CheckConserved(const SimCallRecord& record) const {
 std::string ResultChecker::CheckRepresented(const SimCallRecord& record) const {
   const ElementType type = record.collective.spec.element_type;
   // Every call may round the total. A rounded value and its error may count differently.
+  const CollectiveSpec& spec = record.collective.spec;
   const double tolerance = static_cast<double>(log_.scenario.calls + 1) * RoundingOf(type) +
-                           (Rounds(record.collective.spec) ? kRoundingSteps * kStepMax : 0);
+                           (Rounds(spec) ? kRoundingSteps * StepMax(spec.wire_format) : 0);
   const std::vector<double>& got = TotalOf(record.call.collective, record.rank);
   for (std::size_t i = record.Result().first; i < record.Result().end; ++i) {
     const double once = log_.workload.AllOnce(record.collective, i);

@@ -28,7 +28,8 @@ constexpr Field kFields[] = {
 
 constexpr std::string_view kElementTypeWords[] = {"float32", "bfloat16", "float16",
                                                   "float64", "int32",    "mixed"};
-constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8", "auto", "mixed"};
+constexpr std::string_view kWireFormatWords[] = {"float32", "bfloat16", "int8",
+                                                 "auto",    "float4",   "mixed"};
 constexpr std::string_view kModeWords[] = {"exact", "lossy", "mixed", "bounded", "agreed", "any"};
 constexpr std::string_view kStagesWords[] = {"both", "reduce_scatter", "all_gather", "mixed"};
 constexpr std::string_view kFillWords[] = {"integers", "floats"};

@@ -39,7 +39,7 @@ enum class SimElementType : std::uint64_t {
   kInt32,
   kMixed
 };
-enum class SimWireFormat : std::uint64_t { kFloat32, kBfloat16, kInt8, kAuto, kMixed };
+enum class SimWireFormat : std::uint64_t { kFloat32, kBfloat16, kInt8, kAuto, kFloat4, kMixed };
 enum class SimMode : std::uint64_t { kExact, kLossy, kMixed, kBounded, kAgreed, kAny };
 enum class SimFill : std::uint64_t { kIntegers, kFloats };
 enum class SimStages : std::uint64_t { kBoth, kReduceScatter, kAllGather, kMixed };
@@ -63,7 +63,7 @@ enum class SimMismatch : std::uint64_t {
   X(elements, 256, 1, 1 << 24, "of collective 0; the others have a random part of it")             \
   X(leaves, 1, 1, 16, "most leaves of a bucket")                                                   \
   X(element_type, 0, 0, 5, "float32 bfloat16 float16 float64 int32 mixed")                         \
-  X(wire_format, 0, 0, 4, "float32 bfloat16 int8 auto mixed; of collectives of float32")           \
+  X(wire_format, 0, 0, 5, "float32 bfloat16 int8 auto float4 mixed; of collectives of float32")    \
   X(mode, 0, 0, 5, "exact lossy mixed bounded agreed any")                                         \
   X(stages, 0, 0, 3, "both reduce_scatter all_gather mixed; all_gather is exact or lossy")         \
   X(fill, 0, 0, 1, "integers (any order of adding is exact) floats (only rank order is)")          \

@@ -243,7 +243,7 @@ void Swarm::ChooseFailure() {
 void Swarm::ChooseWireFormat() {
   constexpr std::uint64_t kWireFormatDraws = 0x5EED'F0A7;  // Chosen: any number.
   Prng prng(Mix(scenario_.seed ^ kWireFormatDraws));
-  if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(4);
+  if (prng.Below(3) == 0) scenario_.wire_format = 1 + prng.Below(5);
 }
 
 // Its draws are its own.

@@ -58,12 +58,13 @@ class CallArguments(StageArguments, total=False):
         number of ranks divided by that of its contributions.
       wire_format: format of float32 leaves on the wire. "float32", the default:
         unchanged; "bfloat16": half of the bytes; "int8": about a quarter, blocks of 32
-        values share an exponent; "auto": "int8" while the network limits the calls,
-        else "float32". Contributions and sums are rounded without bias, up or down at
-        random. In modes "bounded" and "agreed" the rounding error is added to the next
-        call with the same name, and `drain` returns the rest; in the others it is lost.
-        In every mode all ranks get the same bits of a sum. A block of "int8" with a NaN
-        or an infinity becomes NaN. Leaves of other dtypes are errors.
+        values share an exponent; "float4": about an eighth, in such blocks; "auto":
+        "int8" while the network limits the calls, else "float32". Contributions and
+        sums are rounded without bias, up or down at random. In modes "bounded" and
+        "agreed" the rounding error is added to the next call with the same name, and
+        `drain` returns the rest; in the others it is lost. In every mode all ranks get
+        the same bits of a sum. A block with a NaN or an infinity becomes NaN. Leaves of
+        other dtypes are errors.
       step: int32 [] or Python int, at least 0: the number of this call, larger than
         that of the previous call; such as the optimizer's step. Programs whose ranks
         may repeat or skip a call (a restart, a branch) must pass it. None counts the

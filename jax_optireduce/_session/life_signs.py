@@ -1,4 +1,4 @@
-"""Signs of life of replicas, which show those that begin a job anew the ones left.
+"""Signs of life of replicas: a job begins anew only if no process of it is left.
 
 A replica in a session, or in a plan for one, raises the number of its entry; see
 `plans`. Pure, as the agreement.

@@ -161,7 +161,7 @@ class Lossy(Session):
 
 @pytest.mark.parametrize("mode", ["agreed", "bounded"])
 @pytest.mark.parametrize("network", [Session, Lossy])
-@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8", "float4"])
 def test_a_drain_brings_what_rounding_has_taken_of_contributions(
     wire_format, network, mode
 ):

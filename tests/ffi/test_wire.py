@@ -109,7 +109,7 @@ announcements = st.builds(
     fingerprint=st.integers(0, 2**64 - 1),
     # Two stages have a whole number of nanoseconds each.
     deadline_s=st.integers(1, 43_000 * 10**9).map(lambda ns: 2 * ns / 1e9),
-    wire_format=st.sampled_from(["float32", "bfloat16", "int8"]),
+    wire_format=st.sampled_from(["float32", "bfloat16", "int8", "float4"]),
 )
 
 

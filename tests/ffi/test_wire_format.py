@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 import optireduce_testing as native
 
-ROUNDED = ["bfloat16", "int8"]
+ROUNDED = ["bfloat16", "int8", "float4"]
+# The largest number of a block, in steps, and the largest exponent of a step.
+LARGEST_NUMBER = {"int8": 127, "float4": 12}
+EXPONENT_MAX = {"int8": 121, "float4": 124}
 BLOCK = 32
-LARGEST = np.finfo(np.float32).max
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
 
 keys = st.integers(0, 2**64 - 1)
@@ -43,20 +45,30 @@ def blocks_of(values: np.ndarray) -> np.ndarray:
 
 def steps_of(fmt: str, values: np.ndarray) -> np.ndarray:
     """The distance between the neighbours of each value, as float64."""
-    if fmt == "int8":
-        largest = np.abs(blocks_of(values)).max(axis=1, keepdims=True).astype(float)
-        with np.errstate(divide="ignore"):
-            exponents = np.ceil(np.log2(largest / 127))
-        steps = np.exp2(np.clip(exponents, -126, 121))
-        return np.broadcast_to(steps, (steps.size, BLOCK)).reshape(-1)[: values.size]
-    _, exponents = np.frexp(values.astype(float))
-    return np.exp2(np.maximum(exponents - 1, -126) - 7.0)
+    if fmt == "bfloat16":
+        _, exponents = np.frexp(values.astype(float))
+        return np.exp2(np.maximum(exponents - 1, -126) - 7.0)
+    largest = np.abs(blocks_of(values)).max(axis=1, keepdims=True).astype(float)
+    with np.errstate(divide="ignore"):
+        exponents = np.ceil(np.log2(largest / LARGEST_NUMBER[fmt]))
+    steps = np.exp2(np.clip(exponents, -126, EXPONENT_MAX[fmt]))
+    steps = np.broadcast_to(steps, (steps.size, BLOCK)).reshape(-1)[: values.size]
+    if fmt == "float4":
+        # From 4 steps on the numbers are 2 apart, from 8 on 4.
+        doubled = np.abs(values.astype(float)) / steps
+        steps = steps * np.where(doubled >= 8, 4, np.where(doubled >= 4, 2, 1))
+    return steps
 
 
 @hypothesis.given(fmt=formats, count=lengths)
-def test_bytes_are_a_half_and_about_a_quarter(fmt, count):
+def test_bytes_are_a_half_about_a_quarter_and_about_an_eighth(fmt, count):
     encoded = encode(fmt, np.ones(count, np.float32))
-    expected = {"bfloat16": 2 * count, "int8": count + -(-count // BLOCK)}
+    blocks = -(-count // BLOCK)
+    expected = {
+        "bfloat16": 2 * count,
+        "int8": count + blocks,
+        "float4": count // BLOCK * 16 + min(count % BLOCK, 16) + blocks,
+    }
     assert len(encoded) == expected[fmt]
 
 
@@ -73,12 +85,14 @@ def test_float32_travels_as_it_is(values, key):
 def test_error_stays_below_a_step(fmt, values, key):
     got = rounded(fmt, values, key).astype(float)
     assert np.isfinite(got).all()
-    within = np.clip(values.astype(float), -127 * 2.0**121, 127 * 2.0**121)
-    exact = values.astype(float) if fmt == "bfloat16" else within
-    largest = {"bfloat16": float(ml_dtypes.finfo("bfloat16").max), "int8": LARGEST}
-    beyond = np.abs(exact) > largest[fmt]
+    if fmt == "bfloat16":
+        largest = float(ml_dtypes.finfo("bfloat16").max)
+    else:
+        largest = LARGEST_NUMBER[fmt] * 2.0 ** EXPONENT_MAX[fmt]
+    exact = values.astype(float)
+    beyond = np.abs(exact) > largest
     assert (np.abs(got - exact)[~beyond] < steps_of(fmt, values)[~beyond]).all()
-    assert (np.abs(got[beyond]) == largest[fmt]).all()
+    assert (np.abs(got[beyond]) == largest).all()
 
 
 @hypothesis.settings(max_examples=300)
@@ -140,7 +154,7 @@ def test_zeros_stay_zero_beside_anything(fmt):
 def test_what_is_not_finite_stays_so_and_hides_in_no_block(fmt, values, key):
     got = rounded(fmt, values, key)
     bad = ~np.isfinite(values)
-    if fmt == "int8":
+    if fmt != "bfloat16":
         whole = blocks_of(bad).any(axis=1, keepdims=True)
         whole = np.broadcast_to(whole, (whole.size, BLOCK)).reshape(-1)[: values.size]
         np.testing.assert_array_equal(np.isnan(got), whole)

@@ -132,7 +132,7 @@ def test_a_wire_format_sends_its_share_of_the_bytes(mode):
     whole = bytes_of("float32")
     # A drain, one call of seven, is not rounded.
     drain = 1 / 7 if mode in {"agreed", "bounded"} else 0.0
-    for wire_format, share in (("bfloat16", 0.52), ("int8", 0.29)):
+    for wire_format, share in (("bfloat16", 0.52), ("int8", 0.29), ("float4", 0.16)):
         assert bytes_of(wire_format) < (drain + (1 - drain) * share) * whole
 
 
@@ -140,7 +140,7 @@ def test_a_wire_format_sends_its_share_of_the_bytes(mode):
 # Ranks that skip calls need programs that skip none.
 @pytest.mark.parametrize(("ranks", "skip_ppm"), [(2, 0), (2, 300_000), (6, 0)])
 @pytest.mark.parametrize("mode", ["agreed", "bounded"])
-@pytest.mark.parametrize("wire_format", ["bfloat16", "int8"])
+@pytest.mark.parametrize("wire_format", ["bfloat16", "int8", "float4"])
 def test_calls_and_a_drain_give_all_of_what_was_late_and_rounded(
     wire_format, mode, ranks, skip_ppm
 ):

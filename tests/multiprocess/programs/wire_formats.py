@@ -95,7 +95,7 @@ with jo.init():
     shape = (CALLS, jax.device_count(), ELEMENTS)
     given = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     for mode in ("bounded", "agreed"):
-        for wire_format in ("float32", "bfloat16", "int8"):
+        for wire_format in ("float32", "bfloat16", "int8", "float4"):
             check_carried(wire_format, mode, given)
-    for wire_format in ("bfloat16", "int8"):
+    for wire_format in ("bfloat16", "int8", "float4"):
         check_exact(wire_format, given[0])
