@@ -7,7 +7,8 @@ to one switch, and trains two small models on them, a rank on each host: with
 `lax.pmean` over Gloo, in float32 and bfloat16, with every mode of this package, and
 with `wire_format="auto"`, with default settings. `--search` adds fixed settings of
 `bounded`, of which the table shows the best. `--schemes exact "coded, 1 late"` compares
-a mode with gradient coding. Impairments:
+a mode with gradient coding. With several rates, as `--mbps 3 10 30`, a picture shows
+the time of a step over the rate (rates.png). Impairments:
 
     quiet                none
     pauses...            every rank independently pauses 0.5 s before 5 % of its steps
@@ -48,11 +49,11 @@ import numpy as np
 import results
 import tta_report
 from hosts import MISSING, RANKS, Link, environment, network, program
-from tta_train import CODED, SCHEMES, Pauses, fixed_schemes
+from tta_train import CODED, FEW_BYTES, SCHEMES, Pauses, fixed_schemes
 
 HERE = Path(__file__).parent
-# The programs of the hosts import modules of this folder.
-SIBLINGS = {"PYTHONPATH": str(HERE)}
+# The programs of the hosts import modules of this folder, and an example.
+SIBLINGS = {"PYTHONPATH": f"{HERE}:{HERE.parent / 'examples'}"}
 
 # glibc decides by the size of a block whether it returns the temporary memory of each
 # step to the system; with these settings it keeps it (docs/figures.md, "Memory").
@@ -195,7 +196,7 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         tta_report.reached(r["noted"], r["accuracies"], r["ends_s"], target)
         for r in ranks
     ]
-    steps_s = np.concatenate([np.diff(r["ends_s"], prepend=0) for r in ranks])
+    steps_s = np.stack([np.diff(r["ends_s"], prepend=0) for r in ranks])
     replicas = np.stack([r["parameters"].astype(np.float64) for r in ranks])
     mean = replicas.mean(axis=0)
     drift = np.linalg.norm(replicas - mean, axis=1).mean() / np.linalg.norm(mean)
@@ -206,6 +207,8 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         "reached_s": None if None in reached else max(s for s, _ in reached),
         "reached_steps": None if None in reached else max(n for _, n in reached),
         "step_ms": 1000 * float(np.mean([r["ends_s"][-1] for r in ranks])) / cell.steps,
+        # Without the compilation of outer steps, and with learned deadlines.
+        "late_step_ms": 1000 * float(np.mean(steps_s[:, cell.steps // 2 :])),
         "step_ms_p50": 1000 * float(np.percentile(steps_s, 50)),
         "step_ms_p99": 1000 * float(np.percentile(steps_s, 99)),
         "missing_contributions": float(late[0]),
@@ -214,6 +217,8 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         # Deadlines have been learned in the second half.
         "deadline_ms": 1000 * float(np.median(reports[:, cell.steps // 2 :, 3])),
         "skipped": float(late[4]),
+        "loss": float(np.mean([r["loss"] for r in ranks])),
+        "step_bytes": float(np.mean([r["sent_bytes"] for r in ranks])) / cell.steps,
         "accuracy": float(np.mean([r["accuracies"][-1] for r in ranks])),
         "drift": float(drift),
         "curve_s": ranks[0]["ends_s"][ranks[0]["noted"] - 1].tolist(),
@@ -233,7 +238,7 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--tasks", **several(["digits", "text"], ["digits", "text"]))
     add("--optimizers", **several(["sgd", "adamw"], ["sgd", "adamw"]))
-    schemes = [*SCHEMES, *CODED, *fixed_schemes()]
+    schemes = [*SCHEMES, *CODED, *FEW_BYTES, *fixed_schemes()]
     add("--schemes", **several(schemes, list(SCHEMES)))
     add("--search", action="store_true", help="add fixed settings of `bounded`")
     add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
@@ -241,7 +246,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--steps", type=int, default=150, help="default 150")
     add("--compute-ms", type=float, default=30, help="sleep of a step (default 30)")
     # Chosen: the exchange is about a third of a quiet step.
-    add("--mbps", type=int, default=250, help="rate of a link (default 250)")
+    add("--mbps", type=int, nargs="+", default=[250], help="of a link (default 250)")
     add("--queue-ms", type=int, default=10, help="before each link (default 10)")
     add("--congestion", default="cubic", help="of TCP (default cubic)")
     add("--at-most", type=int, help="runs to make now (default all)")
@@ -256,10 +261,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def cells(args: argparse.Namespace) -> list[Cell]:
     """Returns the selected runs: one seed of all, then the next."""
-    fixed = (args.steps, args.compute_ms, args.mbps, args.congestion)
     every = itertools.product(
         *(
             range(args.seeds),
+            args.mbps,
             args.impairments,
             args.tasks,
             args.optimizers,
@@ -267,8 +272,11 @@ def cells(args: argparse.Namespace) -> list[Cell]:
         )
     )
     return [
-        Cell(task, optimizer, scheme, impairment, seed, *fixed)
-        for seed, impairment, task, optimizer, scheme in every
+        Cell(
+            *(task, optimizer, scheme, impairment, seed, args.steps, args.compute_ms),
+            *(mbps, args.congestion),
+        )
+        for seed, mbps, impairment, task, optimizer, scheme in every
     ]
 
 
@@ -287,10 +295,13 @@ def main() -> int:
         print(tta_report.line(row), flush=True)
     rows = list(results.read(path, wanted).values())
     if rows:
-        table = tta_report.table(rows, [*SCHEMES, *CODED], TARGETS)
+        if len(args.mbps) > 1:
+            tta_report.draw_rates(rows, args.output / "rates.png")
+        schemes = [*SCHEMES, *CODED, *FEW_BYTES]
+        table = tta_report.table(rows, schemes, TARGETS)
         print(table)
         (args.output / "table.md").write_text(table + "\n")
-        tta_report.draw(rows, list(SCHEMES), TARGETS, args.output / "tta.png")
+        tta_report.draw(rows, TARGETS, args.output / "tta.png")
     return 0 if len(rows) == len(wanted) else 1
 
 

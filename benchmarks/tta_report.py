@@ -13,6 +13,7 @@ Targets = Mapping[tuple[str, str], float]
 REFERENCES = ("Gloo", "Gloo, one array")
 
 COLUMNS = (
+    "Mbit/s",
     "impairment",
     "scheme",
     "to target",
@@ -25,7 +26,9 @@ COLUMNS = (
     "missing",
     "deferred",
     "accuracy",
+    "loss",
     "drift",
+    "kB a step",
 )
 
 # Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
@@ -38,6 +41,13 @@ _COLOURS = {
     "bounded": "#009E73",
     "bounded, auto": "#F0E442",
     "lossy": "#D55E00",
+    "bounded, bfloat16": "#56B4E9",
+    "bounded, int8": "#E69F00",
+    "bounded, float4": "#D55E00",
+    "PowerSGD, rank 4": "#CC79A7",
+    "outer, 10": "#0072B2",
+    "outer, 50": "#F0E442",
+    "no calls": "#999999",
 }
 
 
@@ -93,9 +103,11 @@ def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str
             "",
         ]
         parts.append(f"| {' | '.join(COLUMNS)} |")
-        parts.append(f"| --- | --- |{' --: |' * (len(COLUMNS) - 2)}")
-        for impairment in dict.fromkeys(row["impairment"] for row in mine):
-            parts += _lines(having(mine, impairment=impairment), defaults)
+        parts.append(f"| --: | --- | --- |{' --: |' * (len(COLUMNS) - 3)}")
+        for mbps in dict.fromkeys(row["mbps"] for row in mine):
+            at_rate = having(mine, mbps=mbps)
+            for impairment in dict.fromkeys(row["impairment"] for row in at_rate):
+                parts += _lines(having(at_rate, impairment=impairment), defaults)
         parts.append("")
     return "\n".join(parts)
 
@@ -116,9 +128,9 @@ def _lines(rows: Sequence[Row], defaults: Sequence[str]) -> list[str]:
 
 def _line(rows: Sequence[Row], title: str, reference: float) -> str:
     ended = [row for row in rows if "curve" in row]
-    cells = [rows[0]["impairment"], title]
+    cells = [str(rows[0]["mbps"]), rows[0]["impairment"], title]
     if not ended:
-        return f"| {' | '.join(cells)} | does not end |{' |' * (len(COLUMNS) - 3)}"
+        return f"| {' | '.join(cells)} | does not end |{' |' * (len(COLUMNS) - 4)}"
     time_s = _time(rows)
     finite = np.isfinite(time_s) and np.isfinite(reference)
     steps = [row["reached_steps"] for row in ended if row["reached_steps"]]
@@ -131,7 +143,9 @@ def _line(rows: Sequence[Row], title: str, reference: float) -> str:
     cells.append(f"{100 * _mean(ended, 'deferred'):.1f} %")
     accuracies = [100 * row["accuracy"] for row in ended]
     cells.append(f"{np.mean(accuracies):.1f} ± {np.std(accuracies):.1f}")
+    cells.append(f"{_mean(ended, 'loss'):.3f}")
     cells.append(f"{100 * _mean(ended, 'drift'):.2g} %")
+    cells.append(f"{_mean(ended, 'step_bytes') / 1000:.1f}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -150,14 +164,37 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return float(np.mean([row[name] for row in rows]))
 
 
-def draw(
-    rows: Sequence[Row], schemes: Sequence[str], targets: Targets, path: Path
-) -> None:
+def draw_rates(rows: Sequence[Row], path: Path) -> None:
+    """Draws the mean time of later steps over the rate of the links, by scheme.
+
+    Args:
+      rows: figures of the runs.
+      path: of the picture.
+    """
+    rows = [row for row in rows if "curve" in row]
+    figure = Figure((7, 4.6), dpi=120)
+    axes = figure.subplots()
+    rates = sorted({row["mbps"] for row in rows})
+    for scheme in dict.fromkeys(row["scheme"] for row in rows):
+        at_rates = [having(rows, scheme=scheme, mbps=mbps) for mbps in rates]
+        means = [
+            _mean(found, "late_step_ms") if found else np.nan for found in at_rates
+        ]
+        style = "--" if "Gloo" in scheme else "-"
+        axes.plot(rates, means, style, color=_COLOURS.get(scheme), label=scheme)
+    axes.set(xscale="log", yscale="log", xlabel="rate of a link, Mbit/s")
+    axes.set_ylabel("mean time of a step, ms")
+    axes.grid(which="both", alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def draw(rows: Sequence[Row], targets: Targets, path: Path) -> None:
     """Draws the accuracy over time, by impairment (columns) and training (rows).
 
     Args:
       rows: figures of the runs; the picture has the first seed.
-      schemes: schemes in the picture.
       targets: accuracy by task and optimizer.
       path: of the picture.
     """
@@ -177,11 +214,10 @@ def draw(
     for row_of_axes, (task, optimizer) in zip(grid, trainings, strict=True):
         for axes, impairment in zip(row_of_axes, impairments, strict=True):
             shown = having(rows, task=task, optimizer=optimizer, impairment=impairment)
-            for scheme in schemes:
-                for row in having(shown, scheme=scheme):
-                    accuracy = 100 * np.array(row["curve"])
-                    colour = _COLOURS[scheme]
-                    axes.plot(row["curve_s"], accuracy, color=colour, label=scheme)
+            for row in shown:
+                accuracy = 100 * np.array(row["curve"])
+                colour = _COLOURS.get(row["scheme"])
+                axes.plot(row["curve_s"], accuracy, color=colour, label=row["scheme"])
             axes.axhline(100 * targets[task, optimizer], color="black", lw=0.6, ls=":")
             axes.set_title(f"{task}, {optimizer}: {impairment}", fontsize=9)
             axes.grid(alpha=0.3)

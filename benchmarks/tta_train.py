@@ -5,12 +5,13 @@
 The program trains, and records the end of each step and, every few steps, the
 parameters. It writes into FOLDER `RANK.npz`: `ends_s`, the end of each step since the
 begin of the first, in seconds; `accuracies` of the replica of this rank, after the
-steps `noted`; `reports`, of each step the shares of contributions and results missing
-and of results with deferred data, the deadline in seconds, and the calls skipped;
-`parameters`, the final ones.
+steps `noted`, and `loss` after the last of them; `reports`, of each step the shares of
+contributions and results missing and of results with deferred data, the deadline in
+seconds, and the calls skipped; `parameters`, the final ones; `sent_bytes` of the card.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -42,6 +43,7 @@ from train_ranks import (
 
 import jax_optireduce
 from jax_optireduce import coding
+from jax_optireduce.outer import Outer
 
 # Steps between two notes of the parameters.
 NOTED_EVERY = 5
@@ -57,6 +59,8 @@ class Scheme:
       flat: whether `lax.pmean` reduces all gradients as one array.
       options: options of `jax_optireduce.init`.
       late: ranks of each cluster that coded gradients do without; None: no code.
+      powersgd: rank of the factors of PowerSGD; 0: another method.
+      every: steps to an outer one, H; 0: another method.
     """
 
     mode: str | None
@@ -64,6 +68,8 @@ class Scheme:
     flat: bool = False
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     late: int | None = None
+    powersgd: int = 0
+    every: int = 0
 
 
 # Schemes with default options.
@@ -83,6 +89,26 @@ SCHEMES = {
 CODED = {"coded, 1 late": Scheme("lossy", late=1)}
 
 
+# Schemes for slow links. An outer loop without any outer
+# step shows the computation alone.
+FEW_BYTES = {
+    "bounded, bfloat16": Scheme("bounded", "bfloat16"),
+    "bounded, int8": Scheme("bounded", "int8"),
+    "bounded, float4": Scheme("bounded", "float4"),
+    "PowerSGD, rank 4": Scheme("exact", powersgd=4),
+    "outer, 10": Scheme("bounded", "float4", every=10),
+    "outer, 25": Scheme("bounded", "float4", every=25),
+    "outer, 50": Scheme("bounded", "float4", every=50),
+    "outer, 25, float32": Scheme("bounded", every=25),
+    "no calls": Scheme("bounded", every=1_000_000),
+}
+
+# Parts of an outer loop, steps for a call of it, and the largest deadline, in seconds.
+# Source: Streaming DiLoCo has such parts and delays. Chosen: a deadline above the time
+# of a call at 1 Mbit/s.
+OUTER_PARTS, OUTER_DELAY, OUTER_DEADLINE_S = 4, 5, 30.0
+
+
 def fixed_schemes() -> dict[str, Scheme]:
     """Returns the fixed settings of `bounded` for the search of the best."""
     return {
@@ -90,9 +116,6 @@ def fixed_schemes() -> dict[str, Scheme]:
             "bounded", options={"deadline_s": deadline_ms / 1000}
         )
         for deadline_ms in (30, 60, 120, 300)
-    } | {
-        f"bounded, {wire_format}": Scheme("bounded", wire_format)
-        for wire_format in ("bfloat16", "int8")
     }
 
 
@@ -159,6 +182,8 @@ def make_step(
     """Returns the step of a rank: (state, inputs, targets) -> (state, report)."""
 
     def averaged(gradients: Any) -> tuple[Any, jax.Array]:
+        if scheme.powersgd:
+            return gradients, jnp.zeros(5)  # The optimizer averages them.
         if scheme.mode is None:
             sent = optax.tree.cast(gradients, scheme.wire_format)
             restored = optax.tree.cast(mean_over_gloo(sent, scheme.flat), jnp.float32)
@@ -185,6 +210,99 @@ def make_step(
         return (optax.apply_updates(params, updates), inner, coded), report
 
     return step
+
+
+class InStep:
+    """Steps that average gradients, or their factors."""
+
+    def __init__(
+        self,
+        task: accuracy_models.Task,
+        optimizer: Any,
+        scheme: Scheme,
+        plan: coding.Plan | None,
+    ) -> None:
+        """States the method."""
+        self._mesh = mesh_of_ranks()
+        self._step = stepped(self._mesh, make_step(task, optimizer, scheme, plan))
+
+    def start(
+        self, initial: Callable[[], Any], batch: Any
+    ) -> tuple[Any, Callable[..., Any]]:
+        """Returns the state, and (state, batch, number) -> (state, report)."""
+        state = replicated(self._mesh, initial)()
+        compiled = self._step.lower(state, *divided(self._mesh, batch)).compile()
+
+        def step(state: Any, batch: Any, number: int) -> tuple[Any, Any]:
+            del number
+            state, report = compiled(state, *divided(self._mesh, batch))
+            return state, report.addressable_data(0)[0]
+
+        return state, step
+
+    def model(self, state: Any) -> Any:
+        """Returns the parameters for an evaluation."""
+        return of_this_rank(state[0])
+
+    def end(self, state: Any) -> Any:
+        """Ends the calls under way."""
+        return state
+
+
+class Outwards:
+    """Steps of each rank alone, and the outer loop; see `InStep`."""
+
+    def __init__(
+        self,
+        task: accuracy_models.Task,
+        optimizer: Any,
+        scheme: Scheme,
+        plan: coding.Plan | None,
+    ) -> None:
+        """States the method."""
+        del plan
+        self._outer = Outer(
+            every=scheme.every,
+            parts=OUTER_PARTS,
+            delay=OUTER_DELAY,
+            wire_format=scheme.wire_format,
+        )
+
+        def inner(params: Any, inner: Any, inputs: Any, targets: Any) -> Any:
+            gradients = jax.grad(task.loss)(params, inputs, targets)
+            updates, inner = optimizer.update(gradients, inner, params)
+            return optax.apply_updates(params, updates), inner
+
+        self._inner = jax.jit(inner)
+
+    def start(
+        self, initial: Callable[[], Any], batch: Any
+    ) -> tuple[Any, Callable[..., Any]]:
+        """Returns the state, and the step."""
+        params, inner, _ = jax.jit(initial)()
+        compiled = self._inner.lower(params, inner, *batch).compile()
+
+        def step(state: Any, batch: Any, number: int) -> tuple[Any, Any]:
+            params, inner, own = state
+            params, inner = compiled(params, inner, *batch)
+            params, own = self._outer.step(params, own, number)
+            return (params, inner, own), jnp.zeros(5)
+
+        return (params, inner, self._outer.init(params)), step
+
+    def model(self, state: Any) -> Any:
+        """Returns the parameters after the last outer step."""
+        return state[2].anchors
+
+    def end(self, state: Any) -> Any:
+        """Ends the calls under way."""
+        params, own = self._outer.settle(state[0], state[2])
+        return params, state[1], own
+
+
+def sent_by_card() -> int:
+    """Returns the bytes that this host has sent."""
+    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
 def batches_of(
@@ -223,11 +341,14 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     task = accuracy_models.load(cell["task"])
     optimizer = make_optimizer(task, cell["optimizer"])
     rank, ranks = rank_and_ranks()
-    mesh = mesh_of_ranks()
     plan = None
     if scheme.late is not None:
         # The batches are those of the task, not of the plan.
         plan = coding.plan(ranks, late=scheme.late, dataset=ranks, batch=ranks)
+    if scheme.powersgd:
+        # An example: only the hosts have their folder in the path.
+        powersgd = importlib.import_module("powersgd").powersgd
+        optimizer = optax.chain(powersgd(AXIS, scheme.powersgd), optimizer)
 
     def initial() -> Any:
         key = jax.random.key(cell["seed"])
@@ -235,40 +356,47 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         return params, optimizer.init(params), coding.start(None) if plan else None
 
     batches = batches_of(task, cell["seed"], plan)
-    state = replicated(mesh, initial)()
-    first = divided(mesh, next(batches))
-    step = stepped(mesh, make_step(task, optimizer, scheme, plan))
-    step = step.lower(state, *first).compile()
+    loop = (Outwards if scheme.every else InStep)(task, optimizer, scheme, plan)
+    state, step = loop.start(initial, next(batches))
     pauses, compute_s = sleeps_of(cell, plan)
     ends_s, notes, reports = [], {}, []
     multihost_utils.sync_global_devices("start")
+    sent_bytes = sent_by_card()
     began = time.perf_counter()
     for number, pause_s in enumerate(pauses, 1):
-        batch = divided(mesh, next(batches))
+        batch = next(batches)
         # A rank that the others have passed skips the gradient.
         skips = plan is not None and bool(state[2].behind.addressable_data(0))
         time.sleep(pause_s + (0 if skips else compute_s))
-        state, report = jax.block_until_ready(step(state, *batch))
+        state, report = jax.block_until_ready(step(state, batch, number))
         ends_s.append(time.perf_counter() - began)
-        reports.append(np.asarray(report.addressable_data(0))[0])
+        reports.append(np.asarray(report))
         if number % NOTED_EVERY == 0:
-            notes[number] = jax.tree.map(np.array, of_this_rank(state[0]))
+            notes[number] = jax.tree.map(np.array, loop.model(state))
         if number == cell["killed_after"] and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)
+    sent_bytes = sent_by_card() - sent_bytes
+    state = loop.end(state)
     evaluate = jax.jit(task.evaluate)
+    found = np.array([evaluate(params) for params in notes.values()])
     return {
         "ends_s": ends_s,
         "noted": list(notes),
-        "accuracies": [float(evaluate(params)[0]) for params in notes.values()],
+        "accuracies": found[:, 0],
+        "loss": found[-1, 1],
         "reports": np.array(reports),
-        "parameters": vector_of(state[0]),
+        "parameters": vector_of(loop.model(state)),
+        "sent_bytes": sent_bytes,
     }
 
 
 def main() -> None:
     """Trains the cell of a file."""
     cell = json.loads(Path(sys.argv[1]).read_text())
-    scheme = (SCHEMES | CODED | fixed_schemes())[cell["scheme"]]
+    scheme = (SCHEMES | CODED | FEW_BYTES | fixed_schemes())[cell["scheme"]]
+    options = dict(scheme.options)
+    if scheme.every:
+        options["deadline_max_s"] = OUTER_DEADLINE_S
     if scheme.mode is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
@@ -278,7 +406,7 @@ def main() -> None:
         )
         figures = train(cell, scheme)
     else:
-        with jax_optireduce.init(**scheme.options):
+        with jax_optireduce.init(**options):
             figures = train(cell, scheme)
     np.savez(Path(sys.argv[2]) / f"{jax.process_index()}.npz", **figures)
 

@@ -1,4 +1,4 @@
-"""The example of replicas, and the programs of their pages, train."""
+"""The examples of replicas, and the programs of their pages, train."""
 
 import re
 import signal
@@ -96,3 +96,16 @@ def test_a_killed_replica_of_the_example_comes_back(tmp_path):
     assert f"ended with {signal.Signals.SIGKILL.name}" in output
     last = r"^\[\d\] step 200: loss \S+, 3 replicas$"
     assert len(re.findall(last, output, re.MULTILINE)) == 3, output
+
+
+def test_powersgd_learns_with_a_small_part_of_the_bytes(tmp_path):
+    output = launched.run(
+        *("powersgd.py", tmp_path, "--steps", "100"), processes=2, replicas=True
+    )
+    found = re.findall(r"held-out accuracy (\S+); sent (\S+) bytes a step", output)
+    assert len(found) == 2, output
+    for accuracy, sent in found:
+        assert float(accuracy) > 0.7, output
+        # Each of two replicas sends its half of the values, twice. Of 93,962 parameters
+        # the factors of rank 4, and the biases, have 5,174.
+        assert float(sent.replace(",", "")) < 4 * 93_962 / 8, output

@@ -27,7 +27,8 @@ def _row(scheme, reached_s, *, seed=0, **fields):
     row |= {"scheme": scheme, "reached_s": reached_s, "reached_steps": 20}
     row |= dict.fromkeys(("missing_contributions", "missing_results", "deferred"), 0.0)
     row |= {"step_ms": 100.0, "step_ms_p50": 90.0, "step_ms_p99": 200.0, "drift": 0.0}
-    row |= {"deadline_ms": 50.0, "skipped": 0.0}
+    row |= {"deadline_ms": 50.0, "skipped": 0.0, "late_step_ms": 80.0}
+    row |= {"mbps": 250, "loss": 0.2, "step_bytes": 9e5}
     row |= {"accuracy": 0.95, "curve_s": [1.0, 2.0], "curve": [0.5, 0.95]}
     return row | fields
 
@@ -67,11 +68,25 @@ def test_table_compares_with_the_faster_way_over_gloo(modules, leaf_by_leaf):
 def test_a_training_that_does_not_end_is_said_so(modules):
     _, report, _ = modules
     hung = {"task": "digits", "optimizer": "sgd", "impairment": "killed", "seed": 0}
-    hung |= {"scheme": "Gloo", "ended": 0}
+    hung |= {"scheme": "Gloo", "ended": 0, "mbps": 250}
     assert report.line(hung).endswith("no rank has ended")
     assert "| killed | `Gloo` | does not end |" in report.table(
         [hung, _row("exact", 1.0, impairment="killed")], ["Gloo", "exact"], TARGETS
     )
+
+
+def test_rates_have_a_curve_of_each_scheme(modules, tmp_path):
+    _, report, _ = modules
+    rows = [
+        _row(scheme, 1.0, mbps=mbps, late_step_ms=800 / mbps)
+        for scheme in ("Gloo", "bounded")
+        for mbps in (10, 100)
+    ]
+    report.draw_rates(rows, tmp_path / "rates.png")
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    table = report.table(rows, ["Gloo", "bounded"], TARGETS)
+    assert "| 10 | quiet | `Gloo` |" in table
+    assert "| 100 | quiet | `bounded` |" in table
 
 
 def test_pauses_come_from_the_seed_for_each_rank_or_for_several_at_once(modules):
