@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
@@ -188,16 +188,29 @@ class Outer:
         Raises:
           CollectiveError: see `step`.
         """
-        for part in sorted(self._sent):
-            params, state = self._receive(params, state, part)
-        if self._mode == "exact":
-            return params, state
+        given = jax.tree.leaves(params)
+        divided = self._divide(given)
+
+        def drain(part: int, sent: Future[Any] | None) -> list[np.ndarray]:
+            if sent is not None:
+                wait([sent])
+            zeros = [np.zeros(given[i].shape) for i in divided[part]]
+            return self._call(part, zeros, Drain.OF_CALLS_IF_ANY)
+
+        # All parts at once: a replica that has skipped calls waits in a call of a part
+        # until all others drain that part, and they wait for it in another one.
+        with ThreadPoolExecutor(self.parts) as threads:
+            drains = [
+                threads.submit(drain, part, self._sent.get(part))
+                for part in range(self.parts)
+                if self._mode != "exact"
+            ]
+            for part in sorted(self._sent):
+                params, state = self._receive(params, state, part)
         leaves, treedef = jax.tree.flatten(params)
-        for part, positions in enumerate(self._divide(leaves)):
-            zeros = [np.zeros(leaves[i].shape, np.float32) for i in positions]
-            late = self._call(part, zeros, Drain.OF_CALLS_IF_ANY)
+        for positions, late in zip(divided, drains, strict=False):
             # The next outer gradient, of every replica, has them.
-            own = _differences([leaves[i] for i in positions], late)
+            own = _differences([leaves[i] for i in positions], late.result())
             for i, leaf in zip(positions, own, strict=True):
                 leaves[i] = leaf.astype(leaves[i].dtype)
         return jax.tree.unflatten(treedef, leaves), state
