@@ -5,57 +5,30 @@ import pytest
 
 from jax_optireduce._session import agreement, plans
 
-# Seeds that have found a defect, with it.
+# Seeds beyond those of the first test, and whether of replicas, with the defect that
+# they have found.
 REGRESSIONS = {
-    3: "a drain without a majority waited for ever",
-    124: "a plan was made for the session before",
-    134: "rank 0 proposed one plan after the other for its earlier attempt",
-    245: "a process waited for the state of ranks that had all died",
-    363: "a process that was replaced proposed one plan after the other",
-    1005: "a stopped process had the state of an earlier session",
-    13652: "a process that died while it removed old entries left some for ever",
+    (363, False): "a process that was replaced proposed one plan after the other",
+    (1005, False): "a stopped process had the state of an earlier session",
+    (13652, False): "a process that died while it removed old entries left some",
+    (410, True): "a rank ended with an error since the number of a life was lost",
 }
 
 
+@pytest.mark.parametrize("replicas", [False, True], ids=["ranks", "replicas"])
 @pytest.mark.parametrize("first", range(0, 300, 50))
-def test_ranks_that_die_in_any_moment_come_back(first):
+def test_ranks_that_die_in_any_moment_come_back(first, replicas):
     back = 0
     for seed in range(first, first + 50):
-        simulation = plan_simulation.Simulation(seed)
+        simulation = plan_simulation.Simulation(seed, replicas=replicas)
         simulation.run()
         back += simulation.returns
     assert back > 100
 
 
-@pytest.mark.parametrize("seed", REGRESSIONS)
-def test_seeds_that_have_found_a_defect_pass(seed):
-    plan_simulation.Simulation(seed).run()
-
-
-# Seeds of replicas, with the defect that such a run has shown.
-REGRESSIONS_OF_REPLICAS = {
-    1: "a process waited for ever for a state whose entries were gone",
-    21: "a process began the job anew while others, whose wishes it saw, had begun it",
-    58: "a source that gave its state for long was taken for dead",
-    132: "a process was level after the entry that refused it was lost",
-    251: "a lost plan hid all later ones from those that wait",
-    410: "a rank ended with an error since the number of a life was lost",
-}
-
-
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_replicas_that_die_in_any_moment_come_back(first):
-    back = 0
-    for seed in range(first, first + 50):
-        simulation = plan_simulation.Simulation(seed, replicas=True)
-        simulation.run()
-        back += simulation.returns
-    assert back > 100
-
-
-@pytest.mark.parametrize("seed", REGRESSIONS_OF_REPLICAS)
-def test_seeds_of_replicas_that_have_found_a_defect_pass(seed):
-    plan_simulation.Simulation(seed, replicas=True).run()
+@pytest.mark.parametrize(("seed", "replicas"), REGRESSIONS)
+def test_seeds_that_have_found_a_defect_pass(seed, replicas):
+    plan_simulation.Simulation(seed, replicas=replicas).run()
 
 
 def test_a_process_without_a_place_takes_no_part_in_plans():

@@ -51,6 +51,22 @@ def test_data_is_not_late_because_others_are_served_before(links, ranks):
     assert sum(calibrated) / len(calibrated) < 0.1
 
 
+@pytest.mark.parametrize("queue_ms", [20, 400])
+@pytest.mark.parametrize("mode", ["exact", "bounded"])
+def test_no_rank_is_given_up_beside_a_link_that_is_full_for_longer(mode, queue_ms):
+    # Each call takes 9.6 s of a link of 10 Mbit/s, three times the peer timeout; signs
+    # of life wait in the same queue.
+    report = assert_holds(
+        f"seed=1 ranks=4 calls=3 elements=2000000 sequential=1 mode={mode} "
+        f"rate_mbps=10 queue_bytes={1250 * queue_ms} peer_timeout_us=3000000 "
+        "reduce_scatter_deadline_us=60000000 all_gather_deadline_us=60000000"
+    )
+    assert all(call["elapsed_s"] > 3 * 3 for call in report["calls"])
+    assert report["counters"]["calls_failed"] == 0
+    # The fourth one is the drain.
+    assert len(report["calls"]) == (4 if mode == "bounded" else 3)
+
+
 @pytest.mark.parametrize(
     ("datagrams", "most"),
     [
