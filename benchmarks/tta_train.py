@@ -61,6 +61,8 @@ class Scheme:
       late: ranks of each cluster that coded gradients do without; None: no code.
       powersgd: rank of the factors of PowerSGD; 0: another method.
       every: steps to an outer one, H; 0: another method.
+      waits: whether an outer step waits for its calls, which makes its gradients newer,
+        so that a gentler optimizer suits them.
     """
 
     mode: str | None
@@ -70,6 +72,7 @@ class Scheme:
     late: int | None = None
     powersgd: int = 0
     every: int = 0
+    waits: bool = False
 
 
 # Schemes with default options.
@@ -100,6 +103,7 @@ FEW_BYTES = {
     "outer, 25": Scheme("bounded", "float4", every=25),
     "outer, 50": Scheme("bounded", "float4", every=50),
     "outer, 25, float32": Scheme("bounded", every=25),
+    "outer, 25, waits": Scheme("bounded", "float4", every=25, waits=True),
     "no calls": Scheme("bounded", every=1_000_000),
 }
 
@@ -262,9 +266,10 @@ class Outwards:
         """States the method."""
         del plan
         self._outer = Outer(
+            optax.sgd(1.0, 0.5, nesterov=True) if scheme.waits else None,
             every=scheme.every,
             parts=OUTER_PARTS,
-            delay=OUTER_DELAY,
+            delay=0 if scheme.waits else OUTER_DELAY,
             wire_format=scheme.wire_format,
         )
 

@@ -32,7 +32,7 @@ class PowerSgdState(NamedTuple):
 
     Attributes:
       right: the right factor of each matrix, [columns, rank]; None: it is sent whole.
-      rest: of this replica's gradients, what the factors have not expressed yet.
+      rest: the part of this replica's gradients that the factors have not expressed.
     """
 
     right: tuple[jax.Array | None, ...]
@@ -50,7 +50,7 @@ def powersgd(axis: Any, rank: int) -> optax.GradientTransformation:
       rank: of the factors, at least 1.
     """
 
-    def init_fn(params: Any) -> PowerSgdState:
+    def init_fn(params: Any) -> Any:
         right, rest = [], []
         for i, leaf in enumerate(jax.tree.leaves(params)):
             rows, columns = _shape(leaf)
@@ -61,11 +61,9 @@ def powersgd(axis: Any, rank: int) -> optax.GradientTransformation:
             rest.append(jnp.zeros((rows, columns)) if thin else None)
         return PowerSgdState(tuple(right), tuple(rest))
 
-    def update_fn(
-        gradients: Any, state: PowerSgdState, params: Any = None
-    ) -> tuple[Any, PowerSgdState]:
+    def update_fn(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        leaves, treedef = jax.tree.flatten(gradients)
+        leaves, treedef = jax.tree.flatten(updates)
         thin = [i for i, right in enumerate(state.right) if right is not None]
         whole = [i for i, right in enumerate(state.right) if right is None]
         matrices = {
@@ -117,6 +115,7 @@ def main() -> None:
     graph, params = nnx.split(diloco.Network(data.shape[2], nnx.Rngs(0)))
     optimizer = optax.chain(powersgd(REPLICAS, args.rank), optax.sgd(0.05, 0.9))
     step_fn = diloco.make_step(graph, optimizer)
+    state: Any
     (params, state), step = jax_optireduce.join((params, optimizer.init(params)))
 
     if step:

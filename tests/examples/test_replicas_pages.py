@@ -106,6 +106,6 @@ def test_powersgd_learns_with_a_small_part_of_the_bytes(tmp_path):
     assert len(found) == 2, output
     for accuracy, sent in found:
         assert float(accuracy) > 0.7, output
-        # Each of two replicas sends its half of the values, twice. Of 93,962 parameters
-        # the factors of rank 4, and the biases, have 5,174.
+        # Each of two replicas sends its half of the values, twice: the factors
+        # of rank 4, and the biases, have 5,174, and the parameters 93,962.
         assert float(sent.replace(",", "")) < 4 * 93_962 / 8, output
