@@ -292,7 +292,7 @@ def test_optax_transformation_checks_its_mode_at_once():
     ("wire_format", "expected"),
     [
         ("int4", "Did you mean 'int8'"),
-        (8, "must be 'float32', 'bfloat16', 'int8' or 'auto', got 8"),
+        (8, "must be 'float32', 'bfloat16', 'int8', 'auto' or 'float4', got 8"),
     ],
 )
 @pytest.mark.parametrize("function", _WITH_MODES)
