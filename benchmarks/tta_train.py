@@ -219,16 +219,10 @@ def make_step(
 class InStep:
     """Steps that average gradients, or their factors."""
 
-    def __init__(
-        self,
-        task: accuracy_models.Task,
-        optimizer: Any,
-        scheme: Scheme,
-        plan: coding.Plan | None,
-    ) -> None:
-        """States the method."""
+    def __init__(self, step: Callable[..., Any]) -> None:
+        """Takes the step of `make_step`."""
         self._mesh = mesh_of_ranks()
-        self._step = stepped(self._mesh, make_step(task, optimizer, scheme, plan))
+        self._step = stepped(self._mesh, step)
 
     def start(
         self, initial: Callable[[], Any], batch: Any
@@ -257,14 +251,9 @@ class Outwards:
     """Steps of each rank alone, and the outer loop; see `InStep`."""
 
     def __init__(
-        self,
-        task: accuracy_models.Task,
-        optimizer: Any,
-        scheme: Scheme,
-        plan: coding.Plan | None,
+        self, task: accuracy_models.Task, optimizer: Any, scheme: Scheme
     ) -> None:
-        """States the method."""
-        del plan
+        """States the outer loop."""
         self._outer = Outer(
             optax.sgd(1.0, 0.5, nesterov=True) if scheme.waits else None,
             every=scheme.every,
@@ -361,7 +350,10 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         return params, optimizer.init(params), coding.start(None) if plan else None
 
     batches = batches_of(task, cell["seed"], plan)
-    loop = (Outwards if scheme.every else InStep)(task, optimizer, scheme, plan)
+    if scheme.every:
+        loop = Outwards(task, optimizer, scheme)
+    else:
+        loop = InStep(make_step(task, optimizer, scheme, plan))
     state, step = loop.start(initial, next(batches))
     pauses, compute_s = sleeps_of(cell, plan)
     ends_s, notes, reports = [], {}, []

@@ -16,7 +16,8 @@ namespace optireduce {
 
 class FormatController {
  public:
-  // Chosen: of the formats the one with the fewest bytes; the errors of all are carried, or lost.
+  // Chosen: the fewest bytes without an error that a training notices: those of kFloat4 are for
+  // programs that ask for it.
   static constexpr WireFormat kRounded = WireFormat::kInt8;
 
   // A call opens. `wire_time`: the time that its data takes at the measured rates as float32, zero
