@@ -9,6 +9,7 @@
 #   TTA="--seeds 1"         arguments of benchmarks/tta.py for `make tta`
 #   CHAOS="--steps 900"     arguments of benchmarks/chaos.py for `make chaos`
 #   MUTANTS="--only 7 9"    arguments of tools/mutants.py for `make mutants`
+#   CUDA=12                 the plug-in of `make compile-accelerators` (13)
 #   PYTHONS="python3.12 ..."  interpreters that `make wheels` tries, oldest first
 #   OPENSSL=FILE            a tarball of OpenSSL for `make wheels`, which else fetches it
 
@@ -18,6 +19,7 @@ VENV_DEMO ?= .venv-demo
 VENV_DOCS ?= .venv-docs
 BUILD ?= build
 COMPILERS ?= $(BUILD)/compilers/$(notdir $(VENV_TEST))
+CUDA ?= 13
 PYTEST_ARGS ?=
 TESTING ?= ON
 ISOLATION ?= --no-build-isolation
@@ -163,7 +165,7 @@ coverage: $(VENV_TEST)/.installed
 
 # The compilers of GPU and TPU, without their devices and CUDA's libraries: about 1 GB on disk, beside
 # the environment, whose programs never see them. A package that the index lacks is skipped, and the
-# tests of its platform with it.
+# tests of its platform with it; so are those of CUDA with a JAX before 0.11.2 (Python 3.11).
 compile-accelerators: $(COMPILERS)/.installed $(VENV_TEST)/.installed
 	PYTHONPATH="$(abspath $(COMPILERS))" $(VENV_TEST)/bin/python -m pytest tests/accelerators \
 	  $(PYTEST_ARGS)
@@ -171,7 +173,7 @@ compile-accelerators: $(COMPILERS)/.installed $(VENV_TEST)/.installed
 $(COMPILERS)/.installed: $(VENV_TEST)/.requirements
 	rm -rf $(COMPILERS) && mkdir -p $(COMPILERS)
 	@jaxlib=$$($(VENV_TEST)/bin/python -c 'import jaxlib; print(jaxlib.__version__)'); \
-	for packages in libtpu "jax-cuda12-pjrt==$$jaxlib jax-cuda12-plugin==$$jaxlib"; do \
+	for packages in libtpu "jax-cuda$(CUDA)-pjrt==$$jaxlib jax-cuda$(CUDA)-plugin==$$jaxlib"; do \
 	  $(VENV_TEST)/bin/python -m pip install $(PIP_QUIET) --no-deps --target $(COMPILERS) \
 	    $$packages || echo "SKIPPED: $$packages, which pip does not install here"; \
 	done

@@ -19,6 +19,3 @@ WireFormat = Literal["float32", "bfloat16", "int8", "auto", "float4"]
 
 # Protection of datagrams: see `Options.security`.
 Security = Literal["authenticated", "encrypted", "none"]
-
-# Ways from a program to this package: see `Internal.host_call`.
-HostCall = Literal["direct", "host_computation", "callback"]

@@ -46,9 +46,9 @@ def registrations() -> Mapping[str, object]:
 def register_with_plugin(path: str) -> tuple[int, int]:
     """Registers the handlers of host computations with a loaded PJRT plug-in.
 
-    They are "jax_optireduce_allreduce" and "jax_optireduce_sequence". Returns the
-    version of its PJRT C API, (major, minor). A RuntimeError gives the reason of a
-    refusal: see ffi/bind/plugin_registration.h.
+    They are those of calls, and of calls in two steps. Returns the version of its PJRT
+    C API, (major, minor). A RuntimeError gives the reason of a refusal: see
+    ffi/bind/plugin_registration.h.
     """
 
 def reduce_and_wait(
@@ -65,9 +65,6 @@ def reduce_and_wait(
     (group, rank); `step` is -1 if the calls are counted; `leaf` is its memory as uint8
     [bytes], writable.
     """
-
-def take_number(communicator: str, name: str, group_rank: Sequence[int]) -> int:
-    """Takes the number of the next call of a name on a rank."""
 
 def failures() -> list[dict[str, Any]]:
     """The last calls of the process that ended with an error, oldest first.

@@ -194,7 +194,9 @@ void BindCommunicator(nb::module_& module) {
 
 // Handlers of host computations; of programs on CPU devices, too.
 constexpr NamedHandler kHostHandlers[] = {{"jax_optireduce_allreduce", &AllReduceHandler},
-                                          {"jax_optireduce_sequence", &SequenceHandler}};
+                                          {"jax_optireduce_sequence", &SequenceHandler},
+                                          {"jax_optireduce_begin", &BeginHandler},
+                                          {"jax_optireduce_end", &EndHandler}};
 
 // The registrations by target name, for jax.ffi.register_ffi_target().
 nb::dict Registrations() {
@@ -203,8 +205,6 @@ nb::dict Registrations() {
     capsules[target] = nb::capsule(reinterpret_cast<void*>(handler));
   };
   for (const NamedHandler& named : kHostHandlers) add(named.target, named.handler);
-  add("jax_optireduce_begin", &BeginHandler);
-  add("jax_optireduce_end", &EndHandler);
   add("jax_optireduce_concatenate", &ConcatenateHandler);
   add("jax_optireduce_hadamard_encode", &HadamardEncodeHandler);
   add("jax_optireduce_hadamard_decode", &HadamardDecodeHandler);
@@ -304,7 +304,7 @@ NB_MODULE(_native, module) {
   module.def("probe_udp", &optireduce::ProbeUdpFeatures, "receive_buffer_bytes"_a);
   module.def("failures", &optireduce::ListFailures);
   optireduce::BindFacts(module);
-  optireduce::BindCallback(module);
+  optireduce::BindHostCalls(module);
   optireduce::BindSimulate(module);
   optireduce::BindCommunicator(module);
   nb::module_::import_("atexit").attr("register")(

@@ -18,8 +18,8 @@ Duration Seconds(const char* setting, double seconds);
 // ValueError, which names the setting.
 CommunicatorOptions SettingsOf(const nanobind::dict& settings);
 
-// Adds `reduce_and_wait` and `take_number`: calls from Python callbacks.
-void BindCallback(nanobind::module_& module);
+// Adds `reduce_and_wait`: calls from Python code outside of programs.
+void BindHostCalls(nanobind::module_& module);
 
 // Adds `simulate` and `scenario_fields`. The simulator and the network have nothing in common, and
 // no file includes both.

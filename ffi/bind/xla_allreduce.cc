@@ -56,6 +56,13 @@ std::optional<ElementType> ElementTypeOf(ffi::DataType type) {
   }
 }
 
+// The element type of pairs of values. Sums of complex numbers are those of their parts.
+std::optional<ElementType> PairOf(std::optional<ElementType> type) {
+  if (type == ElementType::kFloat32) return ElementType::kComplex64;
+  if (type == ElementType::kFloat64) return ElementType::kComplex128;
+  return std::nullopt;
+}
+
 Status ReadMode(const CallAttributes& attributes, CollectiveSpec& spec) {
   const auto* const mode = std::ranges::find(kModes, attributes.mode, &Mode::name);
   if (mode == kModes.end()) {
@@ -176,11 +183,22 @@ Status ReadGroup(const CallAttributes& attributes, const std::int32_t* group_ran
 
 }  // namespace
 
-Result<ffi::AnyBuffer> ReadLeaf(std::string_view name, ffi::RemainingArgs arguments, std::size_t i,
-                                CollectiveSpec& spec) {
+std::uint64_t ElementsOf(const CallAttributes& attributes, const ffi::AnyBuffer& leaf) {
+  return static_cast<std::uint64_t>(leaf.element_count()) / (attributes.pairs ? 2 : 1);
+}
+
+Result<ffi::AnyBuffer> ReadLeaf(const CallAttributes& attributes, ffi::RemainingArgs arguments,
+                                std::size_t i, CollectiveSpec& spec) {
+  const std::string_view name = attributes.name;
   const auto leaf = arguments.get<ffi::AnyBuffer>(i);
   if (!leaf.has_value()) return Invalid(name, "leaf " + std::to_string(i) + " is not an array.");
-  const std::optional<ElementType> type = ElementTypeOf(leaf->element_type());
+  std::optional<ElementType> type = ElementTypeOf(leaf->element_type());
+  if (attributes.pairs) {
+    type = PairOf(type);
+    if (!type || leaf->element_count() % 2 != 0) {
+      return Invalid(name, "leaf " + std::to_string(i) + " does not consist of pairs of floats.");
+    }
+  }
   if (!type) {
     return Invalid(name,
                    "the dtype of leaf " + std::to_string(i) +
@@ -193,7 +211,7 @@ Result<ffi::AnyBuffer> ReadLeaf(std::string_view name, ffi::RemainingArgs argume
                              std::string(NameOf(spec.element_type)) + ", leaf " +
                              std::to_string(i) + " is " + std::string(NameOf(*type)) + ".");
   }
-  spec.elements += static_cast<std::uint64_t>(leaf->element_count());
+  spec.elements += ElementsOf(attributes, *leaf);
   return *leaf;
 }
 
@@ -300,10 +318,11 @@ Status StartCall(const CallAttributes& attributes, Communicator& communicator, D
 namespace {
 
 // Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
-Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                  DeviceCall& call) {
+Status ReadLeaves(const CallAttributes& attributes, ffi::RemainingArgs arguments,
+                  ffi::RemainingRets results, DeviceCall& call) {
+  const std::string_view name = attributes.name;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    Result<ffi::AnyBuffer> leaf = ReadLeaf(name, arguments, i, call.spec);
+    Result<ffi::AnyBuffer> leaf = ReadLeaf(attributes, arguments, i, call.spec);
     if (!leaf.ok()) return leaf.status();
     const ffi::AnyBuffer& in = leaf.value();
     auto result = results.get<ffi::AnyBuffer>(i);
@@ -315,8 +334,8 @@ Status ReadLeaves(std::string_view name, ffi::RemainingArgs arguments, ffi::Rema
     if (in.element_count() == 0) continue;
     void* const out = (*result)->untyped_data();
     if (in.untyped_data() != out) std::memcpy(out, in.untyped_data(), in.size_bytes());
-    call.leaves.push_back({.data = static_cast<std::byte*>(out),
-                           .elements = static_cast<std::uint64_t>(in.element_count())});
+    call.leaves.push_back(
+        {.data = static_cast<std::byte*>(out), .elements = ElementsOf(attributes, in)});
   }
   return Status();
 }
@@ -339,7 +358,7 @@ Status StartAllReduce(const CallAttributes& attributes, ffi::BufferR1<ffi::S32> 
   DeviceCall call;
   Status read = ReadCall(attributes, {group_rank.typed_data(), group_rank.element_count()},
                          *step.typed_data(), communicator, call);
-  if (read.ok()) read = ReadLeaves(name, arguments, results, call);
+  if (read.ok()) read = ReadLeaves(attributes, arguments, results, call);
   if (!read.ok()) return read;
   call.done = [promise = std::move(promise), stats,
                processes = call.spec.members.size()](const DeviceResult& result) mutable {

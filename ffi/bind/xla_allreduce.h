@@ -32,6 +32,8 @@ struct CallAttributes {
   std::int64_t group_size = 0;
   std::int64_t drain = 0;
   bool averages = false;
+  // Whether two successive values of a leaf are one element, which no datagram divides.
+  bool pairs = false;
   // The quorum of an all_gather that drops late data (see Quorum): the cluster of each rank of a
   // group. Empty: no quorum.
   xla::ffi::Span<const std::int32_t> clusters;
@@ -45,8 +47,12 @@ Status ReadCall(const CallAttributes& attributes, std::span<const std::int32_t> 
 
 // Reads argument `i` as a leaf, and adds its elements to the collective; the first leaf sets the
 // dtype.
-Result<xla::ffi::AnyBuffer> ReadLeaf(std::string_view name, xla::ffi::RemainingArgs arguments,
-                                     std::size_t i, CollectiveSpec& spec);
+Result<xla::ffi::AnyBuffer> ReadLeaf(const CallAttributes& attributes,
+                                     xla::ffi::RemainingArgs arguments, std::size_t i,
+                                     CollectiveSpec& spec);
+
+// The number of elements of a leaf that was read.
+std::uint64_t ElementsOf(const CallAttributes& attributes, const xla::ffi::AnyBuffer& leaf);
 
 // Checks a call with its leaves, and starts it.
 Status StartCall(const CallAttributes& attributes, Communicator& communicator, DeviceCall call);
@@ -95,8 +101,8 @@ xla::ffi::Future FutureOf(Start start) {
       StructMember<std::string_view>("wire_format"), StructMember<std::int64_t>("fingerprint"), \
       StructMember<Span<const std::int32_t>>("group_processes"),                                \
       StructMember<std::int64_t>("group_size"), StructMember<std::int64_t>("drain"),            \
-      StructMember<bool>("averages"), StructMember<Span<const std::int32_t>>("clusters"),       \
-      StructMember<std::int64_t>("spare")
+      StructMember<bool>("averages"), StructMember<bool>("pairs"),                              \
+      StructMember<Span<const std::int32_t>>("clusters"), StructMember<std::int64_t>("spare")
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(optireduce::CallAttributes, OPTIREDUCE_CALL_ATTRIBUTES);
 

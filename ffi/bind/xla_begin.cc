@@ -56,9 +56,9 @@ Status StartBegin(const BeginAttributes& attributes, ffi::BufferR1<ffi::S32> gro
                          *step.typed_data(), communicator, call);
   if (!read.ok()) return read;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    Result<ffi::AnyBuffer> leaf = ReadLeaf(attributes.name, arguments, i, call.spec);
+    Result<ffi::AnyBuffer> leaf = ReadLeaf(attributes, arguments, i, call.spec);
     if (!leaf.ok()) return leaf.status();
-    const auto elements = static_cast<std::uint64_t>(leaf.value().element_count());
+    const std::uint64_t elements = ElementsOf(attributes, leaf.value());
     if (elements == 0) continue;
     call.leaves.push_back(
         {.data = static_cast<std::byte*>(leaf.value().untyped_data()), .elements = elements});

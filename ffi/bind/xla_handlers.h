@@ -15,8 +15,9 @@ namespace optireduce {
 //               program with the same name), description, mode ("exact", "agreed", "bounded" or
 //               "lossy"): strings; fingerprint i64; group_processes i32 array, row-major [groups,
 //               group_size], the process of each rank of each group; group_size i64; drain i64
-//               (0: no; 1: of calls that were made; 2: of calls that may have been made); clusters
-//               i32 array, one for each rank of a group or empty, and spare i64: see Quorum
+//               (0: no; 1: of calls that were made; 2: of calls that may have been made); pairs
+//               bool: two successive floats are an element; clusters i32 array, one for each rank
+//               of a group or empty, and spare i64: see Quorum
 // Leaves are of one dtype: float32, bfloat16, float16, float64, int32, complex64 or complex128.
 // Modes, statistics and the limit of a name: ffi/bind/call_facts.h.
 XLA_FFI_Error* AllReduceHandler(XLA_FFI_CallFrame* call_frame);

@@ -108,8 +108,8 @@ def psum(
     * Complex numbers and integers other than int32 are errors.
     * Groups of indices are an axis of the mesh, not `axis_index_groups`, and axes have
       names, not positions.
-    * Programs compile for CPU, GPU and TPU, and have run on CPUs only
-      (docs/accelerators.md); JAX_OPTIREDUCE_BACKEND=xla uses JAX's own collectives.
+    * Programs run on CPUs and NVIDIA GPUs, and compile for TPU (docs/accelerators.md);
+      JAX_OPTIREDUCE_BACKEND=xla uses JAX's own collectives.
     * A jitted function that holds a call and is itself called twice in one program
       needs the second call to depend on the first: they share one identity.
     * In modes other than "exact" a sum may lack late data; `return_stats=True` reports

@@ -31,19 +31,17 @@ from jax_optireduce._program import (
     bucketing,
     checks,
     hadamard,
-    identity,
     leaf_specs,
+    native_calls,
     program_checks,
     rotation,
+    rules,
 )
 from jax_optireduce._program.bucketing import Bucket
 from jax_optireduce._program.call import REPLICAS, AxisName, Call, StageArguments
 from jax_optireduce._session import communicator
 from jax_optireduce._session.options import Options
 from jax_optireduce._stats import CollectiveStats
-
-BEGIN_TARGET = "jax_optireduce_begin"
-END_TARGET = "jax_optireduce_end"
 
 # Positions in a token. Source: ffi/bind/call_facts.h.
 _COLLECTIVE, _STEP = 1, 3
@@ -132,6 +130,7 @@ def begin(
     axis_name: AxisName,
     *,
     mean: bool = True,
+    after: Any = None,
     **arguments: Unpack[StageArguments],
 ) -> Handle[Tree]:
     """Starts an average over a mapped axis, and returns without its result.
@@ -165,6 +164,9 @@ def begin(
       tree: leaves as in `pmean`; constants are reduced as well.
       axis_name: see `psum`.
       mean: whether the sum is divided by the number of ranks, see `pmean`.
+      after: any tree of arrays that are computed before the call starts, such as the
+        handle of another call. In programs for GPU and TPU it keeps the starts of two
+        calls apart, which the compiler otherwise joins when both have their leaves.
       **arguments: see `CallArguments`; mode None takes `Options.mode`, or else
         "bounded".
 
@@ -177,7 +179,7 @@ def begin(
       NotInitializedError: see `psum`.
     """
     call = checks.call_of("begin", axis_name, arguments, StageArguments, mean=mean)
-    return _begun(tree, arguments.get("step"), call)
+    return _begun(tree, arguments.get("step"), call, after)
 
 
 def empty_handle(
@@ -263,7 +265,7 @@ def end(handle: Handle, *, after: Any = None, return_stats: bool = False) -> Any
     return _ended(handle, after).result(return_stats)
 
 
-def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
+def _begun(tree: Tree, step: Any, call: Call, after: Any) -> Handle[Tree]:
     """Starts the calls of a tree; each bucket gets a suffix to the key."""
     options = communicator.current(call.kind).options
     _check_place(call.axes, call.kind)
@@ -283,13 +285,19 @@ def _begun(tree: Tree, step: Any, call: Call) -> Handle[Tree]:
         sums = [lax.psum(leaf, call.axes) for leaf in leaves]
         return Handle(sums, plan)
     call = dataclasses.replace(call, counted=step is None, rotated=plan.rotated)
-    tokens = [
-        begin_p.bind(
-            *allreduce.operands([leaves[i] for i in bucket.leaves], step, call),
+    before = [lax.stop_gradient(x) for x in jax.tree.leaves(after)]
+    tokens = []
+    for bucket in plan.buckets:
+        sent = [leaves[i] for i in bucket.leaves]
+        if before:
+            sent, _ = lax.optimization_barrier((sent, before))
+        token = begin_p.bind(
+            *allreduce.operands(sent, step, call),
             call=dataclasses.replace(call, key=call.key + bucket.suffix),
         )
-        for bucket in plan.buckets
-    ]
+        tokens.append(token)
+        # The next bucket starts after this one: joined, both would wait for all leaves.
+        before = [token]
     return Handle(tokens, plan)
 
 
@@ -389,24 +397,21 @@ def _begin_type(rank: Any, *_: Any, **__: Any) -> Any:
     return shard_types.vector_type(rank, _native.TOKEN_ELEMENTS, np.int32)
 
 
-def _lower_begin(ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call) -> Any:
+def _lower_begin(
+    ctx: Any, rank: Any, step: Any, *leaves: Any, call: Call, platform: str
+) -> Any:
+    way = native_calls.way(platform, call.kind)
     program_checks.check(ctx, call)
     attributes = allreduce.call_attributes(ctx, ctx.avals_in[2:], call)
     salt = rotation.salt_of(attributes)
-    token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
-    title = f"{identity.title(attributes, ctx.avals_in[2:])} begin"
-    native = lowering.ffi_call(BEGIN_TARGET, [token], title)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
+        number = None if call.counted else step
         operands: Sequence[jax.Array] = leaves
         if call.rotated:
-            number = None if call.counted else step
-            step, encoded = rotation.rotated(
-                rank, number, leaves, attributes, allreduce.DIRECT_WAY
-            )
+            number, encoded = rotation.rotated(rank, number, leaves, attributes, way)
             operands = [encoded]
-        (begun,) = native(rank, step, *operands, **attributes, salt=np.int64(salt))
-        return begun
+        return way.begin(rank, number, operands, attributes, salt)
 
     return mlir.lower_fun(program, multiple_results=False)(
         lowering.without_manual_types(ctx), rank, step, *leaves
@@ -431,18 +436,18 @@ def _lower_end(
     leaves: tuple[_Leaf, ...],
     rotated: bool,
     typed: bool,
+    platform: str,
 ) -> Any:
     del typed
+    way = native_calls.way(platform, "end")
     flat = [jax.ShapeDtypeStruct((leaf.size,), leaf.dtype) for leaf in leaves]
     results = flat
     if rotated:
         coefficients = hadamard.padded_size(sum(leaf.size for leaf in leaves))
         results = [jax.ShapeDtypeStruct((coefficients,), leaves[0].dtype)]
-    vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    native = lowering.ffi_call(END_TARGET, (*results, vector), "optireduce end")
 
     def program(rank: jax.Array, token: jax.Array, *after: jax.Array) -> list[Any]:
-        *sums, vector = native(rank, token, *after, communicator=communicator.NAME)
+        *sums, vector = way.end(rank, token, after, results)
         if rotated:
             salt = token[_COLLECTIVE].astype(jnp.uint32)
             key = rotation.key_of(token[_STEP], salt)
@@ -451,14 +456,6 @@ def _lower_end(
 
     return mlir.lower_fun(program, multiple_results=True)(
         lowering.without_manual_types(ctx), *operands
-    )
-
-
-def _lower_elsewhere(ctx: Any, *_: Any, **__: Any) -> Any:
-    platforms = ", ".join(ctx.module_context.platforms)
-    raise NotImplementedError(
-        f"begin and end run on CPU only, not on {platforms}. Write average_gradients "
-        "there; or set JAX_OPTIREDUCE_BACKEND=xla."
     )
 
 
@@ -482,6 +479,4 @@ end_p.def_abstract_eval(_end_types)
 ad.primitive_jvps[begin_p] = _refuse_derivative
 for _p, _lower in ((begin_p, _lower_begin), (end_p, _lower_end)):
     batching.primitive_batchers[_p] = _refuse_batch
-    # Not cacheable: see `allreduce_p`.
-    mlir.register_lowering(_p, _lower_elsewhere, cacheable=False)
-    mlir.register_lowering(_p, _lower, platform="cpu", cacheable=False)
+    rules.register_lowering(_p, _lower, native_calls.PLATFORMS)

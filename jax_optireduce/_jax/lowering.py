@@ -160,7 +160,12 @@ def without_manual_types(ctx: Any) -> Any:
 
 @explained
 def on_host(function: Callable[..., Any], *operands: Any) -> Any:
-    """Calls a function as a host computation; its results are on the device again."""
+    """Calls a function as a host computation; its results are on the device again.
+
+    All results are used together: the compiler would otherwise move one without a user
+    to the next host computation, and in a program for one device the result of this one
+    has then a shape that does not fit (JAX 0.11.2, CUDA 13).
+    """
     # JAX 0.10 has another name for it.
     wrap: Any = getattr(_compute_on, "compute_on2", _compute_on.compute_on)
     call = wrap(
@@ -168,7 +173,7 @@ def on_host(function: Callable[..., Any], *operands: Any) -> Any:
         compute_type="device_host",
         out_memory_spaces=jax.memory.Space.Device,
     )
-    return call(*operands)
+    return jax.lax.optimization_barrier(call(*operands))
 
 
 def ffi_call(

@@ -36,31 +36,23 @@ from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import lowering, shard_types
 from jax_optireduce._program import (
     blocks,
-    callback,
     decisions,
-    host_computation,
     identity,
     leaf_specs,
+    native_calls,
     present,
     program_checks,
     rotation,
     rules,
 )
 from jax_optireduce._program.call import DEFERRING_MODES, REPLICAS, Call, Drain
-from jax_optireduce._session import accelerators, communicator
-from jax_optireduce._session.options import CALLBACK, DIRECT, HOST_COMPUTATION
-
-ALLREDUCE_TARGET = "jax_optireduce_allreduce"
-SEQUENCE_TARGET = "jax_optireduce_sequence"
+from jax_optireduce._session import communicator
 
 _MESH_NEEDED = (
     "a call over REPLICAS in a program for several devices needs their mesh: call the "
     "program under jax.set_mesh(mesh), and give the call specs=; or make the call "
     "inside jax.shard_map."
 )
-
-# Platforms for which calls compile, by JAX's names.
-PLATFORMS = ("cpu", *accelerators.PLATFORMS)
 
 _Specs = tuple[PartitionSpec, ...]
 
@@ -259,8 +251,7 @@ def _batch(
 
 def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) -> Any:
     """Emits the call, and the rotation of a lossy call around it."""
-    wanted = communicator.current(call.kind).internal.host_call
-    way = _WAYS[accelerators.host_call(platform, wanted, call.kind)]
+    way = native_calls.way(platform, call.kind)
     if call.derived and not call.drain:
         _check_derivative(call)
     program_checks.check(ctx, call)
@@ -325,6 +316,7 @@ def call_attributes(ctx: Any, leaves: Sequence[Any], call: Call) -> dict[str, An
         "drain": np.int64(drain),
         # A mean of those that have come is right without absent ranks.
         "averages": call.mean and not call.present,
+        "pairs": call.present,
         "fingerprint": np.int64(identity.fingerprint(leaves, call, devices)),
         "group_processes": processes.astype(np.int32).reshape(-1),
         "group_size": np.int64(processes.shape[1]),
@@ -421,55 +413,6 @@ def _devices(mesh: jax.sharding.Mesh, axes: Sequence[str]) -> np.ndarray:
     return devices.reshape(-1, group_size)
 
 
-def _call_native(
-    rank: jax.Array,
-    step: jax.Array | None,
-    leaves: Sequence[jax.Array],
-    attributes: dict[str, Any],
-) -> list[jax.Array]:
-    """Calls the handler in place; returns the sums and the statistics vector.
-
-    Without a step the session counts the calls.
-    """
-    # Besides memory, aliasing saves dependencies: XLA's reuse of buffers would chain
-    # independent calls.
-    results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-    vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
-    call = lowering.ffi_call(
-        ALLREDUCE_TARGET,
-        (*results, vector),
-        identity.title(attributes, leaves),
-        aliases={i + 2: i for i in range(len(leaves))},
-    )
-    number = jnp.int32(-1) if step is None else step
-    return call(rank, number, *leaves, **attributes)
-
-
-def _take_native(
-    rank: jax.Array, bucket: jax.Array, attributes: dict[str, Any]
-) -> tuple[jax.Array, jax.Array]:
-    """Takes the number of the next call; returns it, and the bucket."""
-    draw = lowering.ffi_call(
-        SEQUENCE_TARGET,
-        (jax.ShapeDtypeStruct((), jnp.int32), jax.typeof(bucket)),
-        f"optireduce number of {attributes['key']}",
-        # Passed through: a read here and a write there would need two buffers.
-        aliases={1: 1},
-    )
-    names = {name: attributes[name] for name in ("communicator", "name")}
-    number, bucket = draw(rank, bucket, **names)
-    return number, bucket
-
-
-# The way for programs on CPU devices.
-DIRECT_WAY = host_computation.Way(_call_native, _take_native)
-_WAYS = {
-    DIRECT: DIRECT_WAY,
-    HOST_COMPUTATION: host_computation.on_host(DIRECT_WAY),
-    CALLBACK: host_computation.Way(callback.reduce, callback.take),
-}
-
-
 # The registration tables: the handlers of XLA:CPU by name, and the rules of
 # transformations.
 for _target, _capsule in _native.registrations().items():
@@ -482,7 +425,7 @@ rules.register(
     transpose=_transpose,
     batch=_batch,
     lower=lower,
-    platforms=PLATFORMS,
+    platforms=native_calls.PLATFORMS,
 )
 
 typed_as_sum_p.def_abstract_eval(lambda x, *, axes: shard_types.reduced_type(x, axes))

@@ -3,8 +3,9 @@
 A gradient that misses its step joins a later one, so its mean divides by all ranks. A
 value, such as a loss, is read at once: without one of four contributions it would be a
 quarter too small, without all of them 0. So each element travels with the number of its
-contributions, as one complex number, which no datagram divides, and the sum is divided
-by that number. A late contribution joins a later mean, with its number.
+contributions, as a pair, which no datagram divides (the attribute `pairs` of the
+handler), and the sum is divided by that number. A late contribution joins a later mean,
+with its number.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jax_optireduce._program.host_computation import Way
 
@@ -40,10 +40,11 @@ def reduce(
     """
     wide = jnp.promote_types(leaves[0].dtype, jnp.float32)
     counted = [
-        lax.complex(leaf.astype(wide), jnp.ones_like(leaf, wide)) for leaf in leaves
+        jnp.stack([leaf.astype(wide), jnp.ones_like(leaf, wide)], axis=-1)
+        for leaf in leaves
     ]
     *sums, vector = way.reduce(rank, step, counted, attributes)
-    scaled = [_scaled(lax.real(total), lax.imag(total), size) for total in sums]
+    scaled = [_scaled(total[..., 0], total[..., 1], size) for total in sums]
     results = [x.astype(leaf.dtype) for x, leaf in zip(scaled, leaves, strict=True)]
     return [*results, vector]
 

@@ -88,6 +88,13 @@ def register(
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
     batching.fancy_primitive_batchers[primitive] = batch
+    register_lowering(primitive, lower, platforms)
+
+
+def register_lowering(
+    primitive: Primitive, lower: Callable[..., Any], platforms: Sequence[str]
+) -> None:
+    """Sets the lowering of a primitive; `lower` gets the platform as an argument."""
     # Not cacheable: the rule must run once per equation, for the numbers of one key.
     mlir.register_lowering(primitive, _lower_elsewhere, cacheable=False)
     for platform in platforms:

@@ -19,7 +19,7 @@ from jax.extend.core import Primitive
 from jax_optireduce import _stats
 from jax_optireduce._errors import UsageError
 from jax_optireduce._jax import shard_types
-from jax_optireduce._program import allreduce, rules
+from jax_optireduce._program import allreduce, native_calls, rules
 from jax_optireduce._program.call import Call
 
 psum_scatter_p = Primitive("optireduce_psum_scatter")
@@ -241,5 +241,5 @@ for _primitive_of, _types, _transpose, _batch in (
         transpose=_transpose,
         batch=_batch,
         lower=_lower,
-        platforms=allreduce.PLATFORMS,
+        platforms=native_calls.PLATFORMS,
     )

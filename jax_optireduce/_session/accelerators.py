@@ -17,9 +17,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import jax
+
 from jax_optireduce import _native
 from jax_optireduce._errors import UsageError
-from jax_optireduce._session.options import CALLBACK, DIRECT, HOST_COMPUTATION
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -31,6 +32,11 @@ _PLATFORMS = {
     "libtpu": "tpu",
 }
 PLATFORMS = tuple(_PLATFORMS.values())
+
+# The first release of JAX whose programs run on CUDA devices. In earlier ones XLA joins
+# pinned buffers of two allocations into one copy, which CUDA refuses at some sizes.
+# Source: openxla/xla, issue 42349.
+_CUDA_FROM = (0, 11, 2)
 
 # The variable with which JAX finds another libtpu.
 _TPU_LIBRARY = "TPU_LIBRARY_PATH"
@@ -53,6 +59,11 @@ class Plugin:
     refusal: str = ""
 
 
+_TOO_OLD = (
+    "CUDA devices need JAX 0.11.2 or newer (Python 3.12), which is not "
+    f"{jax.__version__}: earlier releases copy some buffers wrongly (openxla/xla#42349)"
+)
+
 # The plug-ins that were asked, by path; the answer does not change.
 _asked: dict[str, Plugin] = {}
 _asking = threading.Lock()
@@ -72,6 +83,8 @@ def register() -> list[Plugin]:
 
 def ask(platform: str, path: str) -> Plugin:
     """Registers the handlers with a loaded plug-in."""
+    if platform == "cuda" and jax.__version_info__ < _CUDA_FROM:
+        return Plugin(platform=platform, path=path, refusal=_TOO_OLD)
     try:
         major, minor = _native.register_with_plugin(path)
     except RuntimeError as error:
@@ -98,32 +111,20 @@ def mapped_libraries() -> set[str]:
     return {path[0] for path in paths if path and ".so" in Path(path[0]).name}
 
 
-def host_call(platform: str, wanted: str, kind: str) -> str:
-    """Returns the way of the calls of a program, see `Internal.host_call`.
+def check(platform: str, kind: str) -> None:
+    """Checks that the calls of a program can be compiled for a GPU or TPU.
 
     Args:
       platform: of the program.
-      wanted: the setting.
       kind: the public function, for the message.
 
     Raises:
-      UsageError: calls cannot be compiled for the platform.
+      UsageError: the plug-in of the platform has no handlers, or is not there.
     """
-    if platform == "cpu":
-        return wanted or DIRECT
-    if wanted == DIRECT:
-        raise UsageError(
-            f"host_call={DIRECT!r} is for CPU devices, and this program is for "
-            f"{platform}; leave host_call unset."
-        )
-    if wanted == CALLBACK:
-        return CALLBACK
     plugins = [plugin for plugin in register() if plugin.platform == platform]
     refused = next((plugin for plugin in plugins if plugin.refusal), None)
     if plugins and refused is None:
-        return HOST_COMPUTATION
-    if platform == "tpu" and refused and not wanted:
-        return CALLBACK
+        return
     raise UsageError(
         f"{kind} cannot be compiled for {platform}: {_reason(refused, platform)} "
         "Install the plug-in of the same release as jax (python -m jax_optireduce "
@@ -144,10 +145,7 @@ def _reason(refused: Plugin | None, platform: str) -> str:
 
 
 def _describe(plugin: Plugin) -> str:
-    text = (
+    return (
         f"the plug-in {plugin.path} has no handlers of jax_optireduce, because "
         f"{plugin.refusal}."
     )
-    if plugin.platform == "tpu":
-        text += " Python callbacks take their place, which are slow."
-    return text

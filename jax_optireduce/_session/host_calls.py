@@ -46,6 +46,7 @@ def allreduce(
         "drain": np.int64(drain),
         # A late share is kept for the next call: no other stands for it.
         "averages": False,
+        "pairs": False,
         "fingerprint": np.int64(fingerprint ^ bucket.size),
         "group_processes": np.array(processes, np.int32),
         "group_size": np.int64(len(processes)),

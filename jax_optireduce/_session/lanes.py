@@ -16,7 +16,8 @@ from jax_optireduce._session import host_facts
 # computes.
 _CORES_PER_LANE = 4
 
-# Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s.
+# Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s, at an MTU of
+# 1500.
 # Source: docs/figures.md, "One lane".
 _LANE_MBPS = 3000
 
@@ -69,12 +70,12 @@ def choose(shares: Sequence[Share]) -> int:
     Args:
       shares: of the ranks.
     """
+    if len(shares) == 1:
+        return 1
     hosts, addresses = collections.defaultdict(list), collections.defaultdict(list)
     for share in shares:
         hosts[share.host].append(share)
         addresses[share.address].append(share)
-    if len(hosts) < 2:
-        return 1
     by_cores = map(_by_cores, hosts.values())
     by_link = map(_by_link, addresses.values())
     return max(1, min(_LANES_MAX, *by_cores, *by_link))

@@ -11,15 +11,13 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
-from jax_optireduce._argument_types import Backend, HostCall, Mode, Security
+from jax_optireduce._argument_types import Backend, Mode, Security
 from jax_optireduce._errors import UsageError, did_you_mean
 
 ENVIRONMENT_PREFIX = "JAX_OPTIREDUCE_"
 
-# Ways from a program to this package: see `Internal.host_call`.
-DIRECT = "direct"
+# See `Internal.host_call`.
 HOST_COMPUTATION = "host_computation"
-CALLBACK = "callback"
 
 # Largest UDP payload on a network, in bytes.
 # Chosen: 9000 (the largest Ethernet MTU in common use) - 20 (IPv4) - 8 (UDP).
@@ -288,8 +286,8 @@ class Internal:
         calls before both fail, in seconds.
       heartbeat_timeout_s: time after which JAX's coordination service declares a
         process dead, in seconds; used when `init` initialises `jax.distributed`.
-      host_call: the way of a call from the program to the host: "direct" for CPU
-        devices, "host_computation" or "callback" for all; "" chooses by the device.
+      host_call: "host_computation" makes the calls of programs for CPU devices host
+        computations, as they are for other devices.
     """
 
     datagram_bytes_max: int = 0
@@ -299,7 +297,7 @@ class Internal:
     # Chosen: a third of JAX's 100 s, and as `peer_timeout_s`, after which the survivors
     # know of a dead process.
     heartbeat_timeout_s: int = 30
-    host_call: Literal["", HostCall] = ""
+    host_call: Literal["", "host_computation"] = ""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:

@@ -58,6 +58,9 @@ PACKAGES = (
     ),
 )
 
+# The platforms on which this package has run. Source: docs/accelerators.md.
+_RAN = ("cuda",)
+
 # The devices of a platform, as files.
 _DEVICES = {
     "cuda": ("/dev/nvidia[0-9]*",),
@@ -144,13 +147,13 @@ def check_plugin(
             remedy=f"pip install --upgrade 'jax[{extra}]', or "
             "JAX_OPTIREDUCE_BACKEND=xla for JAX's own collectives",
         )
-    return Check(
-        name=name,
-        level=Level.PASS,
-        found=f"{about}; takes the handlers (PJRT {plugin.version}). This package "
-        "compiles for, has not yet run on such a device: "
-        "tools/try_accelerator.py examines it, please report its output",
-    )
+    found = f"{about}; takes the handlers (PJRT {plugin.version})"
+    if plugin.platform not in _RAN:
+        found += (
+            ". This package compiles for, has not yet run on such a device: "
+            "tools/try_accelerator.py examines it, please report its output"
+        )
+    return Check(name=name, level=Level.PASS, found=found)
 
 
 def check_cores_of_devices(cores: int, devices: int) -> Check:

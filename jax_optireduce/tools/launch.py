@@ -12,6 +12,10 @@ their launcher, such as SLURM or Kubernetes: the same program runs unchanged.
 With `--replicas` the processes are replicas, which JAX does not connect: each
 gets a `JAX_OPTIREDUCE_REPLICA` in place of the last two.
 
+Programs run on CPU devices, unless `JAX_PLATFORMS=cuda` is set: each process has
+then a GPU of its own, or several processes share one, if there are fewer. On a
+shared one the collectives of JAX fail, since NCCL refuses it.
+
 No process outlives the launcher. After a failure the other processes have time
 to report their errors: 5 s more than `JAX_OPTIREDUCE_PEER_TIMEOUT_S`, after
 which their calls name a dead process. Then they get SIGTERM, and 5 s later
@@ -46,7 +50,7 @@ from typing import IO
 
 from jax_optireduce._errors import UsageError
 from jax_optireduce._session.options import resolve
-from jax_optireduce.tools import arguments
+from jax_optireduce.tools import accelerator_checks, arguments
 
 # Bytes of one read of a pipe. Source: pipe(7), the capacity of a pipe.
 _READ_BYTES = 65536
@@ -286,7 +290,6 @@ def environment(
             "JAX_OPTIREDUCE_REPLICAS_MIN": least,
         }
     return {
-        # Only one process can use an accelerator.
         "JAX_PLATFORMS": "cpu",
         # Lines are shown immediately, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
@@ -298,7 +301,30 @@ def environment(
         "JAX_COORDINATOR_BIND_ADDRESS": own_service,
         "JAX_NUM_CPU_DEVICES": str(devices_per_process),
         **place,
+        **of_gpu(inherited, rank, processes, accelerator_checks.count_devices("cuda")),
     }
+
+
+def of_gpu(
+    inherited: Mapping[str, str], rank: int, processes: int, devices: int
+) -> dict[str, str]:
+    """Returns the variables with which a process gets a GPU, alone or with others.
+
+    Args:
+      inherited: environment of the launcher.
+      rank: index of the process.
+      processes: number of processes.
+      devices: number of GPUs of this host.
+    """
+    listed = inherited.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices))))
+    if not listed or not inherited.get("JAX_PLATFORMS", "").startswith("cuda"):
+        return {}
+    visible = listed.split(",")
+    found = {"CUDA_VISIBLE_DEVICES": visible[rank % len(visible)]}
+    if processes > len(visible):
+        # JAX would give the first process three quarters of the memory.
+        found["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    return found
 
 
 def _coordinator(processes: int, port: int, replicas: bool) -> _Child:

@@ -13,10 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from jax_optireduce import _stats
+from jax_optireduce._session import accelerators
 
 _PROGRAM = Path(__file__).parent / "programs/compile_program.py"
 _PACKAGES = {
@@ -40,6 +42,8 @@ def platform(request):
     packages = _PACKAGES[request.param]
     if not any(map(_is_installed, packages)):
         pytest.skip(f"make compile-accelerators installs {' or '.join(packages)}")
+    if request.param == "cuda" and jax.__version_info__ < accelerators._CUDA_FROM:
+        pytest.skip(f"JAX {jax.__version__} is too old for CUDA devices")
     return request.param
 
 
@@ -55,8 +59,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _compiled(platform: str, name: str) -> str:
-    result = _run(platform, name)
+def _compiled(platform: str, name: str, *flags: str) -> str:
+    result = _run(platform, name, *flags)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "ENTRY" in result.stdout, result.stdout[-3000:]
     return result.stdout
@@ -179,6 +183,28 @@ def test_leaves_of_a_dtype_are_one_vector(platform, name):
 def test_independent_calls_are_joined_by_xla(platform):
     (body,) = _host_calls(_compiled(platform, "two_calls"))
     assert body.count('custom_call_target="jax_optireduce_allreduce"') == 2
+
+
+@pytest.mark.parametrize("flags", [(), ("one_device",)])
+def test_a_call_after_another_has_its_own_operands_alone(platform, flags):
+    """In a program for one device it had a tuple of the call before, which fails."""
+    text = _compiled(platform, "after_one_another", *flags)
+    bodies = _host_calls(text)
+    assert len(bodies) == 2
+    for body in bodies:
+        # The bucket; group and rank.
+        assert body.count(" parameter(") == 2
+        (results,) = re.findall(r"ROOT %\S+ = \((.*?)\) tuple\(", body)
+        assert "(" not in results
+
+
+def test_begins_are_apart_and_ends_are_joined(platform):
+    bodies = _bodies(_compiled(platform, "two_steps")).values()
+    targets = [
+        re.findall(r'custom_call_target="jax_optireduce_(\w+)"', body)
+        for body in bodies
+    ]
+    assert sorted(filter(None, targets)) == [["begin"]] * 3 + [["end"] * 3]
 
 
 def test_a_drain_and_a_resync_compile(platform):

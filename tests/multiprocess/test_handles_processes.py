@@ -12,17 +12,17 @@ _LATE = {"deadline_s": 0.004, "faults": "loss=0.05,seed=7"}
 
 
 @pytest.mark.parametrize(
-    ("mode", "wire_format", "devices", "limit"),
+    ("mode", "wire_format", "devices", "limit", "host_call"),
     [
-        ("agreed", "float32", 2, 1e-4),
-        ("bounded", "float32", 1, 1e-4),
-        ("lossy", "float32", 2, 1e-4),
+        ("agreed", "float32", 2, 1e-4, ""),
+        ("bounded", "float32", 1, 1e-4, "host_computation"),
+        ("lossy", "float32", 2, 1e-4, "host_computation"),
         # 50 roundings of gradients of about 3, at a rate of 0.05.
-        ("exact", "bfloat16", 1, 0.05),
+        ("exact", "bfloat16", 1, 0.05, ""),
     ],
 )
 def test_sgd_equals_pmean_of_the_step_before(
-    tmp_path, mode, wire_format, devices, limit
+    tmp_path, mode, wire_format, devices, limit, host_call
 ):
     with ranks.start(
         "handles",
@@ -30,7 +30,7 @@ def test_sgd_equals_pmean_of_the_step_before(
         folder=tmp_path,
         world_size=2,
         devices=devices,
-        options=_IN_TIME,
+        options={**_IN_TIME, "host_call": host_call},
     ) as started:
         started.succeed()
         for rank in started:

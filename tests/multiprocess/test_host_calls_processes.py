@@ -1,4 +1,4 @@
-"""Calls by the ways of GPU and TPU programs, in programs for CPU devices.
+"""Calls by the way of GPU and TPU programs, in programs for CPU devices.
 
 A host computation on a CPU runs as on an accelerator: the operands are flat vectors,
 and XLA does not alias the results to them.
@@ -7,15 +7,11 @@ and XLA does not alias the results to them.
 import pytest
 import ranks
 
-WAYS = ["host_computation", "callback"]
-
-# Tests that take longer have one way here, and the other one in `make long`.
-BY_HOST_COMPUTATION = [WAYS[0], pytest.param(WAYS[1], marks=pytest.mark.long)]
-BY_CALLBACK = [pytest.param(WAYS[0], marks=pytest.mark.long), WAYS[1]]
+ON_HOST = {"host_call": "host_computation"}
 
 
 def _check_sums(folder, world_size, *, options, **how):
-    options["deadline_s"] = 30
+    options = {"deadline_s": 30, **options}
     with ranks.start(
         "correctness", folder=folder, world_size=world_size, options=options, **how
     ) as started:
@@ -24,25 +20,22 @@ def _check_sums(folder, world_size, *, options, **how):
         assert len(bits) == 1, started.describe()
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("world_size", "devices"), [pytest.param(2, 1, marks=pytest.mark.long), (2, 2)]
 )
 def test_sums_are_right_and_have_the_same_bits_on_all_ranks(
-    tmp_path, way, world_size, devices
+    tmp_path, world_size, devices
 ):
-    _check_sums(tmp_path, world_size, devices=devices, options={"host_call": way})
+    _check_sums(tmp_path, world_size, devices=devices, options=ON_HOST)
 
 
-@pytest.mark.parametrize("way", BY_CALLBACK)
-def test_ranks_with_different_ways_compute_the_same_sums(tmp_path, way):
-    _check_sums(tmp_path, 2, options={}, options_of={1: {"host_call": way}})
+def test_ranks_with_and_without_host_computations_compute_the_same_sums(tmp_path):
+    _check_sums(tmp_path, 2, options={}, options_of={1: ON_HOST})
 
 
-@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
-def test_training_is_that_of_lax(tmp_path, way):
+def test_training_is_that_of_lax(tmp_path):
     with ranks.start(
-        "histories", folder=tmp_path, world_size=2, options={"host_call": way}
+        "histories", folder=tmp_path, world_size=2, options=ON_HOST
     ) as started:
         started.succeed()
         for rank in started:
@@ -51,23 +44,21 @@ def test_training_is_that_of_lax(tmp_path, way):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
-def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path, way):
+def test_a_leaf_of_100_megabytes_arrives_whole(tmp_path):
     with ranks.start(
-        "large_leaf", folder=tmp_path, world_size=2, options={"host_call": way}
+        "large_leaf", folder=tmp_path, world_size=2, options=ON_HOST
     ) as started:
         started.succeed()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", WAYS)
-def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
+def test_training_where_the_compiler_shards_some_axes(tmp_path):
     with ranks.start(
         *("partly_manual", "2", "auto", "few"),
         folder=tmp_path,
         world_size=2,
         devices=2,
-        options={"host_call": way},
+        options=ON_HOST,
     ) as started:
         started.succeed()
         for rank in started:
@@ -76,11 +67,10 @@ def test_training_where_the_compiler_shards_some_axes(tmp_path, way):
             assert max(float(difference) for _, difference in cases) < 1e-6, cases
 
 
-@pytest.mark.parametrize("way", BY_HOST_COMPUTATION)
 @pytest.mark.parametrize("mode", ["bounded", "lossy"])
-def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, way, mode):
+def test_devices_of_a_process_get_the_same_result_of_missing_data(tmp_path, mode):
     with ranks.start_with_loss(
-        "partly_manual_loss", mode, folder=tmp_path, deadline_s=0.02, host_call=way
+        "partly_manual_loss", mode, folder=tmp_path, deadline_s=0.02, **ON_HOST
     ) as started:
         started.succeed()
         for rank in started:

@@ -14,14 +14,15 @@ from jax_optireduce.tools.check import Level
 _FAKE = Path(optireduce_testing.__file__).with_name("liboptireduce_fake_plugin.so")
 
 
-def test_a_plugin_with_the_handlers_compiles_for_and_has_not_run():
-    plugin = Plugin(platform="cuda", path="/p.so", version="0.116")
-    check = accelerator_checks.check_plugin(plugin, "0.12.0.1", 4, "cuda12")
+@pytest.mark.parametrize(("platform", "has_run"), [("cuda", True), ("tpu", False)])
+def test_a_plugin_with_the_handlers_is_named_with_its_devices(platform, has_run):
+    plugin = Plugin(platform=platform, path="/p.so", version="0.116")
+    check = accelerator_checks.check_plugin(plugin, "0.12.0.1", 4, platform)
     assert check.level is Level.PASS
     assert "0.12.0.1, 4 devices on this host" in check.found
     assert "PJRT 0.116" in check.found
-    assert "compiles for, has not yet run on" in check.found
-    assert Path("tools/try_accelerator.py").name in check.found
+    assert ("compiles for, has not yet run on" in check.found) is not has_run
+    assert ("tools/try_accelerator.py" in check.found) is not has_run
 
 
 def test_a_plugin_without_the_handlers_comes_with_the_reason_and_two_remedies():

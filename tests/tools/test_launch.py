@@ -405,3 +405,26 @@ def test_cores_are_divided_fairly_and_each_is_used_once(processes, available):
     else:
         assert sorted(core for own in sets for core in own) == sorted(available)
         assert max(map(len, sets)) - min(map(len, sets)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("platforms", "visible", "processes", "devices", "expected"),
+    [
+        ("cpu", None, 2, 8, None),
+        ("cuda", None, 2, 8, "1"),
+        ("cuda,cpu", "4,6", 2, 8, "6"),
+        ("cuda", "GPU-a,GPU-b", 4, 2, "GPU-b"),
+        ("cuda", None, 4, 1, "0"),
+        ("cuda", None, 2, 0, None),
+    ],
+)
+def test_each_process_gets_a_gpu_or_a_share_of_one(
+    platforms, visible, processes, devices, expected
+):
+    inherited = {"JAX_PLATFORMS": platforms}
+    if visible:
+        inherited["CUDA_VISIBLE_DEVICES"] = visible
+    found = launch.of_gpu(inherited, 1, processes, devices)
+    assert found.get("CUDA_VISIBLE_DEVICES") == expected
+    shared = expected is not None and processes > 2
+    assert ("XLA_PYTHON_CLIENT_PREALLOCATE" in found) is shared

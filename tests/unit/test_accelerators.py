@@ -1,7 +1,6 @@
 """Plug-ins of accelerators: registration, refusals, and the text of the programs."""
 
 import ctypes
-import logging
 import re
 import shutil
 from pathlib import Path
@@ -19,7 +18,9 @@ from jax_optireduce._session import accelerators
 
 _P = PartitionSpec
 _FAKE = Path(optireduce_testing.__file__).with_name("liboptireduce_fake_plugin.so")
-_HOST_TARGETS = ["jax_optireduce_allreduce", "jax_optireduce_sequence"]
+_HOST_TARGETS = [
+    f"jax_optireduce_{call}" for call in ("allreduce", "sequence", "begin", "end")
+]
 
 # See tests/native/fake_plugin/fake_plugin.cc.
 _REFUSALS = {
@@ -55,6 +56,7 @@ def loaded(plugin, monkeypatch):
     Their names are not those of real plug-ins, as they stay in the process.
     """
     monkeypatch.setattr(accelerators, "_asked", {})
+    monkeypatch.setattr(accelerators, "_CUDA_FROM", (0, 0, 0))
     names = {f"fake_{platform}": platform for platform in accelerators.PLATFORMS}
     monkeypatch.setattr(accelerators, "_PLATFORMS", names)
     paths = set()
@@ -140,7 +142,8 @@ def test_init_registers_with_loaded_plugins_once(loaded, caplog):
     path, _ = loaded("fake_rocm.so", fault=4)
     for _ in range(2):
         with caplog.at_level("WARNING", "jax_optireduce"), jax_optireduce.init():
-            assert ctypes.c_int.in_dll(library, "registrations").value == 2
+            count = ctypes.c_int.in_dll(library, "registrations").value
+            assert count == len(_HOST_TARGETS)
     # The log names the plug-in without handlers, once.
     assert caplog.text.count(f"{path} has no handlers of jax_optireduce") == 1
 
@@ -190,6 +193,7 @@ class TestProgram:
         # 2 x 6 and 4 elements of each device, or half of them.
         size = 16 if len(axes) == 2 else 8
         arguments = re.findall(r"tensor<([\w]+)>", body.split(") -> ")[0])
+        # The bucket; group and rank.
         assert arguments == [f"{size}xf32", "2xi32"]
         # The number of a counted call is no operand.
         assert "dense<-1>" in body
@@ -202,9 +206,7 @@ class TestProgram:
             lambda x: jax_optireduce.psum(x, "slow", step=x["b"][0].astype(int)), "cuda"
         )
         assert "dense<-1>" not in text
-        assert re.search(
-            r"call @\w+\(.*tensor<16xf32>, tensor<2xi32>, tensor<i32>", text
-        )
+        assert re.search(r"call @\w+\(.*tensor<16xf32>, tensor<3xi32>\)", text)
 
     @pytest.mark.parametrize("counted", [True, False])
     def test_a_lossy_call_rotates_on_the_device(self, loaded, counted):
@@ -255,33 +257,29 @@ class TestProgram:
             _text(_sum, "cuda")
 
 
-def test_a_tpu_without_handlers_is_served_by_callbacks(loaded, caplog):
-    loaded("fake_tpu.so", fault=4)
-    with caplog.at_level(logging.WARNING, "jax_optireduce"):
-        assert accelerators.host_call("tpu", "", "psum") == "callback"
-    assert "Python callbacks take their place, which are slow" in caplog.text
-    assert "it has no PJRT extension for FFI" in caplog.text
+@pytest.mark.usefixtures("communicator")
+def test_a_call_in_two_steps_is_two_host_computations(loaded):
+    loaded()
+
+    def total(x):
+        handle = jax_optireduce.begin(x, "slow")
+        return jax_optireduce.end(handle, after=x["b"] * 2)
+
+    text = _text(total, "cuda", check_vma=False)
+    calls = re.findall(r'func.call @\w+\((.*?)\) .*_xla_compute_type = "host".*', text)
+    assert len(calls) == 2
+    begun = re.findall(r"@jax_optireduce_begin\(.*?: \((.*?)\) -> tensor<4xi32>", text)
+    assert begun == ["tensor<2xi32>, tensor<i32>, tensor<16xf32>"]
+    # One element stands for the array that is computed before the wait.
+    ended = re.findall(r"@jax_optireduce_end\(.*?: \((.*?)\) -> \(tensor<(\d+)x", text)
+    assert ended == [("tensor<2xi32>, tensor<4xi32>, tensor<1xf32>", "16")]
 
 
-@pytest.mark.parametrize(
-    ("platform", "wanted", "way"),
-    [
-        ("cpu", "", "direct"),
-        ("cpu", "host_computation", "host_computation"),
-        ("cpu", "callback", "callback"),
-        ("cuda", "", "host_computation"),
-        ("cuda", "callback", "callback"),
-        ("tpu", "host_computation", "host_computation"),
-    ],
-)
-def test_the_way_of_a_call_follows_from_the_device_and_the_option(
-    loaded, platform, wanted, way
-):
-    loaded("fake_cuda.so")
-    loaded("fake_tpu.so")
-    assert accelerators.host_call(platform, wanted, "psum") == way
-
-
-def test_direct_calls_of_other_devices_are_refused():
-    with pytest.raises(jax_optireduce.UsageError, match="is for CPU devices"):
-        accelerators.host_call("cuda", "direct", "psum")
+def test_the_plugin_of_an_old_jax_for_cuda_gets_no_handlers(loaded, monkeypatch):
+    _, library = loaded()
+    monkeypatch.setattr(accelerators, "_CUDA_FROM", (99, 0, 0))
+    with pytest.raises(
+        jax_optireduce.UsageError, match=r"CUDA devices need JAX .*openxla/xla#42349"
+    ):
+        accelerators.check("cuda", "psum")
+    assert ctypes.c_int.in_dll(library, "registrations").value == 0

@@ -60,10 +60,10 @@ def test_processes_with_cores_of_their_own_use_all_of_them():
     assert lanes.choose([*shares, OTHER]) == 2
 
 
-@pytest.mark.parametrize("processes", [1, 4])
-def test_one_host_has_one_lane(processes):
+@pytest.mark.parametrize(("processes", "expected"), [(1, 1), (2, 2), (4, 1)])
+def test_processes_of_one_host_share_its_cores(processes, expected):
     shares = [CORES_16._replace(address=f"127.0.0.{i}") for i in range(processes)]
-    assert lanes.choose(shares) == 1
+    assert lanes.choose(shares) == expected
 
 
 def test_processes_of_unknown_hosts_are_told_apart_by_address(monkeypatch):

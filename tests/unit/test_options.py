@@ -165,17 +165,18 @@ def test_ranks_must_agree_on_the_protection():
 def test_settings_of_tests_come_from_the_environment_alone():
     variables = {
         "JAX_OPTIREDUCE_MISMATCH_TIMEOUT_S": "2",
-        "JAX_OPTIREDUCE_HOST_CALL": "callback",
+        "JAX_OPTIREDUCE_HOST_CALL": "host_computation",
     }
     resolve({}, variables)
     with pytest.raises(UsageError, match="host_call"):
-        resolve({"host_call": "callback"}, {})
+        resolve({"host_call": "host_computation"}, {})
     assert Internal.read(variables) == Internal(
-        mismatch_timeout_s=2.0, host_call="callback"
+        mismatch_timeout_s=2.0, host_call="host_computation"
     )
     assert Internal.read({}) == Internal()
 
 
 def test_a_setting_of_tests_with_an_unknown_value_is_an_error():
-    with pytest.raises(UsageError, match=r"host_call must be .*'callback'.*'calback'"):
-        Internal.read({"JAX_OPTIREDUCE_HOST_CALL": "calback"})
+    expected = r"host_call must be .*'host_computation'.*'host'"
+    with pytest.raises(UsageError, match=expected):
+        Internal.read({"JAX_OPTIREDUCE_HOST_CALL": "host"})

@@ -128,6 +128,28 @@ def two_calls(x: Any) -> Any:
     return first, jo.psum(jnp.sin(x), "slow", name="b")
 
 
+def after_one_another(x: Any) -> Any:
+    """Sums a sum: the first call has statistics that nothing uses."""
+    return jo.psum(2 * jo.psum(x, "slow", name="a"), "slow", name="b")
+
+
+def two_steps(x: Any) -> Any:
+    """Begins the calls of layers when their gradients exist, of two of them as one."""
+    weights = [jnp.tanh(x.T @ x * i) for i in range(1, 4)]
+
+    def loss(weights: Any) -> Any:
+        y = x
+        for w in weights:
+            y = jnp.tanh(y @ w)
+        return jnp.sum(y**2)
+
+    *first, last = jax.grad(loss)(weights)
+    handle = jo.begin(last, "slow", name="last")
+    # This call has two buckets.
+    others = jo.begin(first, "slow", name="first", after=handle)
+    return jo.end(handle, after=others), jo.end(others)
+
+
 def traced(name: str, mesh: Mesh) -> Any:
     """Returns the traced program of this name."""
     by_xla = functools.partial(jax.lax.pmean, axis_name="slow")
@@ -145,6 +167,8 @@ def traced(name: str, mesh: Mesh) -> Any:
         "lossy": lambda: manual(mesh, lambda x: lossy(x, x[0, 0].astype(int))),
         "lossy_counted": lambda: manual(mesh, lossy),
         "two_calls": lambda: manual(mesh, two_calls),
+        "after_one_another": lambda: manual(mesh, after_one_another),
+        "two_steps": lambda: manual(mesh, two_steps),
     }
     return programs[name]()
 
@@ -154,9 +178,12 @@ def main() -> None:
     if "unregistered" in flags:
         accelerators.register = list
     if "unchecked" in flags:
-        accelerators.host_call = lambda *_: "host_computation"
-    jo.init()
-    mesh = Mesh(devices(platform), ("slow", "fast"))
+        accelerators.check = lambda *_: None
+    jo.init(bucket_bytes=1 << 20)
+    chosen = devices(platform)
+    if "one_device" in flags:
+        chosen = chosen[:1, :1]
+    mesh = Mesh(chosen, ("slow", "fast"))
     try:
         lowered = traced(name, mesh).lower()
     except jo.UsageError as error:

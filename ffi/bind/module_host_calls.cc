@@ -1,4 +1,4 @@
-// The allreduce for a caller without XLA's call frame: a Python callback of a program.
+// The allreduce for Python code outside of programs.
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
@@ -54,6 +54,7 @@ CallAttributes AttributesOf(const nb::dict& given) {
           .group_size = number("group_size"),
           .drain = number("drain"),
           .averages = nb::cast<bool>(given["averages"]),
+          .pairs = nb::cast<bool>(given["pairs"]),
           .clusters = numbers("clusters"),
           .spare = number("spare")};
 }
@@ -106,22 +107,11 @@ std::vector<float> Reduce(const nb::dict& attributes, GroupRank group_rank, std:
   return stats;
 }
 
-std::uint32_t TakeNumber(const std::string& communicator, const std::string& name,
-                         GroupRank group_rank) {
-  Result<std::shared_ptr<Communicator>> found = Registry::Global().Find(communicator);
-  if (!found.ok()) throw std::runtime_error(found.status().message());
-  return found.value()
-      ->TakeNextSequence(name, static_cast<std::uint32_t>(group_rank[0]),
-                         static_cast<std::uint32_t>(group_rank[1]))
-      .value();
-}
-
 }  // namespace
 
-void BindCallback(nb::module_& module) {
+void BindHostCalls(nb::module_& module) {
   module.def("reduce_and_wait", &Reduce, "attributes"_a, nb::kw_only(), "group_rank"_a, "step"_a,
              "dtype"_a, "leaf"_a);
-  module.def("take_number", &TakeNumber, "communicator"_a, "name"_a, "group_rank"_a);
 }
 
 }  // namespace optireduce
