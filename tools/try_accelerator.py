@@ -1,309 +1,363 @@
-"""Examines the calls of this package on GPU or TPU devices, for the first time.
+"""Examines the calls of this package on accelerators, or rehearses it on CPU devices.
 
-    python tools/try_accelerator.py                               one process
-    srun -N 2 python tools/try_accelerator.py --json result.json  two hosts
+    python tools/try_accelerator.py                         ranks that share one GPU
+    srun -N 2 python tools/try_accelerator.py --hosts       a device on each host
+    python tools/try_accelerator.py --platform cpu --small  rehearsal
 
-Each line answers one statement of docs/accelerators.md that has no proof yet: "yes",
-"no", or a figure. All calls are host computations, on CPU devices too; `--host-call
-callback` examines the other way of TPUs. Exit code: 0 if all comparisons are right on
-this process, otherwise 1. Please report the output of rank 0.
+Each section is a launch of tools/accelerator_ranks.py on this host, with a time limit:
+after a crash or a hang the next section runs. With --hosts another program starts the
+ranks, and this process is one of them: it compares sums and times with lax.psum, and
+ends at a hang. Exit code: 1 if a section is WRONG or HUNG, otherwise 0.
 """
 
 import argparse
-import functools
+import contextlib
+import dataclasses
+import faulthandler
+import importlib.metadata
+import importlib.util
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import accelerator_ranks
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 import jax_optireduce as jo
-from jax_optireduce._session import accelerators
 
-_MIB = 1 << 20
+RANKS = Path(accelerator_ranks.__file__).resolve()
 
-# Chosen: more than the rounding of 20 steps of float32, much less than a wrong sum.
-_TOLERANCE = 1e-5
+# Time for the end of the processes after a limit. Chosen.
+END_S = 5.0
+
+# The ways of calls on CPU devices: that of accelerators, and that of CPU programs.
+AS_ACCELERATOR = {"JAX_OPTIREDUCE_HOST_CALL": "host_computation"}
+ON_CPU = {"JAX_PLATFORMS": "cpu", "JAX_OPTIREDUCE_HOST_CALL": ""}
+
+# Source: the documentation of JAX. "{folder}" is that of the section.
+CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": "{folder}/cache",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+SCHEDULER = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
+
+# The exit code of a launch with a killed rank.
+KILLED = 128 + signal.SIGKILL
+
+# Chosen: losses of GPU and CPU devices have had equal digits, of which three are shown.
+LOSS_LIMIT = 0.02
+
+# The lines of each rank, by its name.
+Lines = dict[str, list[dict[str, Any]]]
 
 
-class Answers:
-    """The answers of this process.
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the examination.
 
     Attributes:
-      rows: of each statement: the statement, the answer, details.
-      right: whether all comparisons are right.
+      name: shown.
+      tasks: of each rank.
+      limit_s: longest time, in seconds.
+      ranks: number of ranks; 0: that of the command line.
+      launches: the environment variables of each launch.
+      exit_code: of the launcher.
+      hosts: whether it also runs with --hosts.
     """
 
-    def __init__(self, rank: int) -> None:
-        """Only rank 0 prints right answers; each rank prints wrong ones."""
-        self._rank = rank
-        self.rows: list[dict[str, str]] = []
-        self.right = True
-
-    def compare(self, statement: str, largest_difference: float, limit: float) -> None:
-        """Adds a comparison; a NaN is wrong."""
-        right = largest_difference <= limit
-        self.right &= right
-        detail = f"largest difference {largest_difference:g}, permitted {limit:g}"
-        self.add(statement, "yes" if right else "NO", detail)
-
-    def add(self, statement: str, answer: str, detail: str = "") -> None:
-        """Adds an answer."""
-        self.rows.append({"statement": statement, "answer": answer, "detail": detail})
-        if self._rank == 0 or answer == "NO":
-            place = "" if self._rank == 0 else f"rank {self._rank}: "
-            more = f" ({detail})" if detail else ""
-            sys.stdout.write(f"{place}{statement}: {answer}{more}\n")
-            sys.stdout.flush()
+    name: str
+    tasks: tuple[str, ...]
+    limit_s: float
+    ranks: int = 0
+    launches: tuple[Mapping[str, str], ...] = ({},)
+    exit_code: int = 0
+    hosts: bool = False
 
 
-def make_mesh() -> Mesh:
-    """Returns a mesh [hosts, devices of each], or [devices, 1] of one process."""
-    processes, local = jax.process_count(), jax.local_device_count()
-    shape = (processes, local) if processes > 1 else (local, 1)
-    return jax.make_mesh(
-        shape, ("slow", "fast"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()
-    )
+# The most important sections come first.
+SECTIONS = (
+    Section("sums", ("sums",), 90, hosts=True),
+    Section("one-rank", ("sums", "times"), 90, ranks=1),
+    Section("train", ("train",), 60, hosts=True),
+    Section("stress", ("stress",), 60, hosts=True),
+    Section("times", ("times",), 75, hosts=True),
+    Section("overlap", ("overlap",), 75, hosts=True),
+    Section("dead-rank-bounded", ("dead-bounded",), 60, 3, exit_code=KILLED),
+    Section("dead-rank-exact", ("dead-exact",), 50, 3, exit_code=KILLED),
+    Section("cache", ("cached",), 80, launches=(CACHE, CACHE)),
+    Section("overlap-scheduler", ("overlap",), 75, launches=(SCHEDULER,)),
+    Section("fine-tuning", ("finetune",), 120, launches=({}, ON_CPU)),
+    Section("four-ranks", ("sums", "train"), 90, 4),
+)
 
 
-def rows_of(mesh: Mesh, rows: np.ndarray) -> jax.Array:
-    """Places row i on each device of host i."""
-    where = NamedSharding(mesh, P("slow"))
-    return jax.make_array_from_callback(rows.shape, where, lambda at: rows[at])
+class Report:
+    """The results; the files are complete after each section.
+
+    Attributes:
+      speaks: whether all results are printed and written, as those of rank 0.
+      folder: of the results.
+      results: the contents of result.json.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._budget_s, self._begin, self.speaks = args.budget, time.monotonic(), True
+        self.folder = args.out or Path(tempfile.mkdtemp(prefix="try-accelerator-"))
+        self.folder = self.folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        packages = importlib.metadata.distributions()
+        names = re.compile("jax|nvidia|numpy|flax|optax|orbax", re.IGNORECASE)
+        versions = {p.name: p.version for p in packages if names.match(p.name)}
+        self.results = {"arguments": sys.argv[1:], "packages": versions, "sections": {}}
+
+    def left_s(self) -> float:
+        """Returns the seconds that are left."""
+        return self._budget_s - (time.monotonic() - self._begin)
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        sys.stdout.write(f"[{self._budget_s - self.left_s():5.0f} s] {text}\n")
+        sys.stdout.flush()
+
+    def add_facts(self) -> None:
+        """Adds the findings of other programs about this host."""
+        doctor = [sys.executable, "-m", "jax_optireduce", "doctor"]
+        for command in (doctor, ["nvidia-smi"]):
+            with contextlib.suppress(FileNotFoundError):
+                _, output = run(command, os.environ, self.folder, 60)
+                self.results[command[-1]] = output.splitlines()
+
+    def conclude(self, name: str, state: str, faults: list[str], lines: Lines) -> None:
+        """Adds a section: its state is ok, WRONG, HUNG or left out."""
+        compared = sum("right" in line for own in lines.values() for line in own)
+        text = "; ".join(fault[:300] for fault in faults[:4])
+        shown = {k: v for k, v in lines.items() if re.match("rank 0|launches", k)}
+        self.results["sections"][name] = {
+            "state": state,
+            "compared": compared,
+            "faults": faults,
+            "lines": shown,
+        }
+        if self.speaks or state != "ok":
+            self.say(f"{name}: {state}, {text or f'{compared} compared'}")
+        if self.speaks:
+            text = json.dumps(self.results, indent=1)
+            (self.folder / "result.json").write_text(text + "\n")
+
+    def end(self) -> int:
+        """Prints times and other figures; returns the exit code."""
+        states = {k: v["state"] for k, v in self.results["sections"].items()}
+        bad = [f"{name} {state}" for name, state in states.items() if state != "ok"]
+        if self.speaks:
+            for row in rows_of(self.results["sections"]):
+                self.say(row)
+            self.say(f"{len(states)} sections; not ok: {', '.join(bad) or 'none'}")
+            files = f"all files of {self.folder}, above all result.json"
+            self.say(f"Please report this output, and {files}")
+        return int(bool({"WRONG", "HUNG"} & set(states.values())))
 
 
-def reducing(
-    mesh: Mesh, function: Callable[..., Any], *, partly: bool = False
-) -> Callable[..., Any]:
-    """Maps a function of the row of each host; the results are replicated."""
-    mapped = jax.shard_map(
-        lambda x: function(x[0]),
-        mesh=mesh,
-        in_specs=P("slow"),
-        out_specs=P(),
-        axis_names={"slow"} if partly else {"slow", "fast"},
-        check_vma=False,
-    )
-    return jax.jit(mapped, out_shardings=NamedSharding(mesh, P()))
+def rows_of(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Yields times by size, and other figures."""
+    lines = [
+        (name, line)
+        for name, section in sections.items()
+        for own in section["lines"].values()
+        for line in own
+    ]
+    found = {(s, x["name"], x["kib"]): x["ms"] for s, x in lines if "kib" in x}
+    sizes = sorted({kib for *_, kib in found})
+    yield f"{'median time in ms, by KiB':<36}" + "".join(f"{k:>10}" for k in sizes)
+    for section, name in dict.fromkeys((s, n) for s, n, _ in found):
+        times_ms = [found.get((section, name, k), float("nan")) for k in sizes]
+        cells = "".join(f"{time_ms:10.2f}" for time_ms in times_ms)
+        yield f"{f'{section}: {name}':<36}{cells}"
+    for section, line in lines:
+        if "text" in line and "bits" not in line and line.get("right", True):
+            yield f"{section}: {line['name']}: {line['text'][:300]}"
 
 
-def difference(ours: Any, theirs: Any) -> float:
-    """Returns the largest difference of two trees, on the devices of this process."""
-    found = 0.0
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    for a, b in pairs:
-        for left, right in zip(a.addressable_shards, b.addressable_shards, strict=True):
-            apart = np.asarray(left.data, float) - np.asarray(right.data, float)
-            found = max(found, float(np.abs(apart).max(initial=0)))
-            if np.isnan(apart).any():
-                return float("nan")
-    return found
-
-
-def examine_plugins(answers: Answers) -> None:
-    """States which plug-ins have taken the handlers."""
-    platform = jax.default_backend()
-    device = jax.devices()[0].device_kind
-    answers.add("devices", f"{jax.device_count()} of {platform}", device)
-    names = {"gpu": ("cuda", "rocm")}.get(platform, (platform,))
-    plugins = [p for p in accelerators.register() if p.platform in names]
-    for plugin in plugins:
-        answers.add(
-            f"the plug-in of {plugin.platform} takes the handlers",
-            "NO" if plugin.refusal else "yes",
-            plugin.refusal or f"PJRT {plugin.version}",
-        )
-    if not plugins:
-        answers.add("a plug-in takes the handlers", "no plug-in", "CPU devices")
-
-
-def examine_sums(mesh: Mesh, answers: Answers, sizes_mib: Sequence[float]) -> None:
-    """Compares sums of whole numbers with those of XLA, bit for bit."""
-    hosts = mesh.shape["slow"]
-    random = np.random.default_rng(1)
-    for dtype in ("float32", "bfloat16", "float16", "int32"):
-        rows = random.integers(-9, 10, (hosts, 300, 70)).astype(jnp.dtype(dtype))
-        given = rows_of(mesh, rows)
-        for partly in (False, True):
-            if partly and dtype == "bfloat16" and jax.default_backend() == "cpu":
-                continue  # XLA:CPU ends the process at its own sum.
-            ours = reducing(mesh, lambda x: jo.psum(x, "slow"), partly=partly)(given)
-            theirs = reducing(mesh, lambda x: jax.lax.psum(x, "slow"), partly=partly)(
-                given
-            )
-            region = "some axes manual" if partly else "all axes manual"
-            answers.compare(
-                f"psum of {dtype} equals lax.psum, {region}",
-                difference(ours, theirs),
-                0.0,
-            )
-    for mib in sizes_mib:
-        rows = random.integers(-9, 10, (hosts, int(mib * _MIB) // 4))
-        given = rows_of(mesh, rows.astype(np.float32))
-        ours = reducing(mesh, lambda x: jo.psum(x, "slow"))(given)
-        theirs = reducing(mesh, lambda x: jax.lax.psum(x, "slow"))(given)
-        answers.compare(
-            f"psum of {mib:g} MiB equals lax.psum", difference(ours, theirs), 0.0
-        )
-
-
-def examine_rotation(mesh: Mesh, answers: Answers) -> None:
-    """Compares a lossy mean, of which nothing is lost, with that of XLA."""
-    random = np.random.default_rng(2)
-    rows = random.normal(size=(mesh.shape["slow"], 50_000)).astype(np.float32)
-    given = rows_of(mesh, rows)
-    for counted in (False, True):
-
-        def mean(x: Any, *, counted: bool = counted) -> Any:
-            # The second has no step: the number of the call is taken on the host.
-            step = None if counted else (x[0] * 0).astype(jnp.int32)
-            return jo.pmean(
-                x, "slow", mode="lossy", step=step, name=f"rotated {counted}"
-            )
-
-        ours = reducing(mesh, mean)(given)
-        theirs = reducing(mesh, lambda x: jax.lax.pmean(x, "slow"))(given)
-        answers.compare(
-            f"lossy pmean equals lax.pmean, {'counted' if counted else 'with step'}",
-            difference(ours, theirs),
-            1e-4,
-        )
-
-
-def train(mesh: Mesh, steps: int, *, ours: bool) -> Any:
-    """Returns the parameters after some steps of SGD; the model is over "fast"."""
-    width = 64
-    specs = {"down": P(None, "fast"), "up": P("fast"), "bias": P()}
-    random = np.random.default_rng(3)
-    shapes = {"down": (width, 256), "up": (256, width), "bias": (256,)}
-    params = {
-        name: jax.make_array_from_callback(
-            shape,
-            NamedSharding(mesh, specs[name] if mesh.shape["fast"] > 1 else P()),
-            functools.partial(
-                lambda values, at: values[at],
-                random.normal(size=shape, scale=0.1).astype(np.float32),
-            ),
-        )
-        for name, shape in shapes.items()
+def lines_of(folder: Path, suffix: str = "") -> Lines:
+    """Returns the lines of all ranks of a launch."""
+    return {
+        path.stem.replace("rank", "rank ") + suffix: [
+            json.loads(line) for line in path.read_text().splitlines()
+        ]
+        for path in sorted(folder.glob("rank*.jsonl"))
     }
-    batch = random.normal(size=(mesh.shape["slow"], 16, width)).astype(np.float32)
-
-    def loss_of(params: Any, x: Any) -> Any:
-        hidden = jnp.tanh(x @ params["down"] + params["bias"])
-        return jnp.mean((x - hidden @ params["up"]) ** 2)
-
-    def step(params: Any, x: Any) -> Any:
-        gradients = jax.grad(loss_of)(params, x[0])
-        if ours:
-            gradients = jo.average_gradients(
-                gradients, "slow", mode="exact", specs=specs
-            )
-        else:
-            gradients = jax.lax.pmean(gradients, "slow")
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
-
-    program = jax.jit(
-        jax.shard_map(
-            step,
-            mesh=mesh,
-            in_specs=(P(), P("slow")),
-            out_specs=P(),
-            axis_names={"slow"},
-            check_vma=False,
-        ),
-        out_shardings=jax.tree.map(lambda x: x.sharding, params),
-    )
-    given = rows_of(mesh, batch)
-    for _ in range(steps):
-        params = jax.block_until_ready(program(params, given))
-    return params
 
 
-def median_ms(program: Callable[..., Any], given: Any, calls: int) -> float:
-    """Returns the median time of a call, in ms; the first one compiles."""
-    jax.block_until_ready(program(given))
-    times = []
-    for _ in range(calls):
-        begin = time.perf_counter()
-        jax.block_until_ready(program(given))
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times)) * 1e3
+def faults_of(lines: Lines) -> list[str]:
+    """Returns wrong comparisons, and those whose bits differ between ranks."""
+    compared = [(r, x) for r, found in lines.items() for x in found if "right" in x]
+    faults = [f"{r}: {x['name']}: {x['text']}" for r, x in compared if not x["right"]]
+    bits: dict[str, set[str]] = {}
+    for _, line in compared:
+        bits.setdefault(line["name"], set()).add(line.get("bits", ""))
+    faults += [f"ranks differ: {name}" for name, own in bits.items() if len(own) > 1]
+    return faults if compared else ["no comparison was made"]
 
 
-def measure(
-    mesh: Mesh, answers: Answers, sizes_mib: Sequence[float], calls: int
+def of_launches(section: str, lines: Lines, outputs: Sequence[str]) -> Lines:
+    """Returns the comparison between the launches of a section."""
+    if section == "cache":
+        hits = [x["hits"] for x in lines["rank 0 of launch 2"] if "hits" in x]
+        name, text = "the second launch reads the cache", f"hits: {hits}"
+        right = sum(hits) > 0
+    else:
+        pattern = re.compile(r"step +\d+.*?loss +([\d.]+)")
+        losses = [[float(x) for x in pattern.findall(output)] for output in outputs]
+        apart = [abs(a - b) for a, b in zip(*losses, strict=False)]
+        name, text = "losses equal those of CPU devices", str(losses)
+        right = bool(apart) and max(apart) <= LOSS_LIMIT
+    return {"launches": [{"name": name, "right": right, "text": text}]}
+
+
+def examine(report: Report, args: argparse.Namespace, section: Section) -> None:
+    """Launches the ranks of a section, and judges their results."""
+    end_s = report.left_s() - END_S
+    end_s -= min(section.limit_s, end_s)
+    lines: Lines = {}
+    outputs: list[str] = []
+    code: int | None = 0
+    several, wanted = len(section.launches) > 1, section.exit_code
+    for number, variables in enumerate(section.launches, 1):
+        folder = report.folder / f"{section.name}-{number}"
+        folder.mkdir()
+        limit_s = report.left_s() - END_S - end_s
+        code, output = launch(args, section, variables, folder, limit_s)
+        outputs.append(output)
+        lines |= lines_of(folder, f" of launch {number}" if several else "")
+        if code != wanted:
+            break
+    if several and code == wanted:
+        lines |= of_launches(section.name, lines, outputs)
+    faults = faults_of(lines)
+    if code is None:
+        last = lines.get("rank 0", [{"name": "the start"}])[-1]["name"]
+        faults.insert(0, f"longer than the limit, after: {last}")
+    elif code != wanted:
+        errors = [x for x in outputs[-1].splitlines() if "Error" in x] or [""]
+        faults.insert(0, f"exit code {code}, not {wanted}: {errors[-1]}")
+    state = "HUNG" if code is None else "WRONG" if faults else "ok"
+    report.conclude(section.name, state, faults, lines)
+
+
+def launch(
+    args: argparse.Namespace,
+    section: Section,
+    variables: Mapping[str, str],
+    folder: Path,
+    limit_s: float,
+) -> tuple[int | None, str]:
+    """Runs the ranks of a section; returns the result of `run`."""
+    words = ["-m", "jax_optireduce", "launch", "--cores", "none"]
+    words += ["-n", str(section.ranks or args.ranks)]
+    words += ["--keep-going"] if section.exit_code else []
+    words += [str(RANKS), str(folder), *section.tasks]
+    words += ["--stacks-after", str(max(limit_s - 3, 1))]
+    words += ["--small"] if args.small else []
+    if args.profile:
+        words += ["--profile", str(args.profile.resolve() / section.name)]
+    environment = {
+        "CUDA_VISIBLE_DEVICES": "0",
+        **os.environ,
+        "JAX_PLATFORMS": args.platform,
+        # Devices compute in float32, as NumPy does.
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest",
+        # The ranks share the memory of the GPU.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **(AS_ACCELERATOR if args.platform == "cpu" else {}),
+        **{k: v.format(folder=folder.parent) for k, v in variables.items()},
+    }
+    if "XLA_FLAGS" in variables:
+        environment["XLA_FLAGS"] += " " + os.environ.get("XLA_FLAGS", "")
+    return run([sys.executable, *words], environment, folder, limit_s)
+
+
+def run(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, limit_s: float
+) -> tuple[int | None, str]:
+    """Runs a command; returns its exit code, None after the limit, and its output."""
+    path = folder / "output.txt"
+    with path.open("w") as file, contextlib.suppress(subprocess.TimeoutExpired):
+        code = None
+        # In a folder without a checkout, whose package `python -m` would take. With
+        # the launcher the kernel ends its ranks.
+        code = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=limit_s,
+            check=False,
+        ).returncode
+    return code, path.read_text(errors="replace")
+
+
+def examine_launches(
+    report: Report, args: argparse.Namespace, sections: Sequence[Section]
 ) -> None:
-    """Measures calls, and a call beside a computation that does not need it."""
-    for mib in sizes_mib:
-        rows = np.ones((mesh.shape["slow"], int(mib * _MIB) // 4), np.float32)
-        given = rows_of(mesh, rows)
-        ours = median_ms(reducing(mesh, lambda x: jo.psum(x, "slow")), given, calls)
-        theirs = median_ms(
-            reducing(mesh, lambda x: jax.lax.psum(x, "slow")), given, calls
-        )
-        answers.add(
-            f"time of a call of {mib:g} MiB",
-            f"{ours:.2f} ms",
-            f"lax.psum {theirs:.2f} ms, ratio {ours / theirs:.2f}",
-        )
-    width = 512 if jax.default_backend() == "cpu" else 4096
-    mib = sizes_mib[-1]
-    rows = np.ones((mesh.shape["slow"], int(mib * _MIB) // 4), np.float32)
-    given = rows_of(mesh, rows)
-
-    def compute(x: Any) -> Any:
-        y = jnp.full((width, width), 1e-3) + x[0]
-        return jax.lax.fori_loop(0, 10, lambda _, y: jnp.tanh(y @ y), y)
-
-    def call(x: Any) -> Any:
-        return jo.psum(x, "slow", name="beside")
-
-    alone = median_ms(reducing(mesh, compute), given, calls)
-    called = median_ms(reducing(mesh, call), given, calls)
-    both = median_ms(reducing(mesh, lambda x: (compute(x), call(x))), given, calls)
-    # The figures vary, hence the bounds.
-    hidden = min(max((alone + called - both) / min(alone, called), 0.0), 1.0)
-    answers.add(
-        "share of the shorter of computation and call that overlaps",
-        f"{hidden:.0%}",
-        f"computation {alone:.2f} ms, call {called:.2f} ms, both {both:.2f} ms",
-    )
+    """Examines the sections for which enough time is left."""
+    report.add_facts()
+    modules = ("flax", "orbax", "safetensors", "tokenizers", "matplotlib")
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    for section in sections:
+        if report.left_s() < END_S + min(section.limit_s, 20):
+            report.conclude(section.name, "left out", ["the budget is over"], {})
+        elif section.name == "fine-tuning" and missing:
+            report.conclude(section.name, "left out", [f"without {missing}"], {})
+        else:
+            examine(report, args, section)
 
 
-def profile(mesh: Mesh, answers: Answers, folder: Path) -> None:
-    """Writes a profile of three calls, and names its longest events."""
-    rows = np.ones((mesh.shape["slow"], 4 * _MIB // 4), np.float32)
-    given = rows_of(mesh, rows)
-    program = reducing(mesh, lambda x: jo.psum(x, "slow", name="profiled"))
-    jax.block_until_ready(program(given))
-    with jax.profiler.trace(str(folder)):
-        for _ in range(3):
-            jax.block_until_ready(program(given))
-    total_ms: dict[str, float] = {}
-    for path in folder.rglob("*.xplane.pb"):
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-            for line in plane.lines:
-                for event in line.events:
-                    # Python's events begin with "$".
-                    if not event.name.startswith("$"):
-                        name = f"{plane.name}: {event.name}"[:100]
-                        total_ms[name] = total_ms.get(name, 0) + event.duration_ns / 1e6
-    longest = sorted(total_ms.items(), key=lambda item: -item[1])[:20]
-    answers.add(
-        "profile of three calls of 4 MiB", str(folder), f"{len(total_ms)} events"
-    )
-    for name, duration_ms in longest:
-        answers.add(f"  event {name}", f"{duration_ms:.2f} ms")
+def examine_host(
+    report: Report, args: argparse.Namespace, sections: Sequence[Section]
+) -> None:
+    """Runs the sections in this process, which is one of the ranks."""
+    present = "start"
+
+    def end() -> None:
+        report.conclude(present, "HUNG", ["the budget is over"], {})
+        faulthandler.dump_traceback()
+        os._exit(report.end())
+
+    timer = threading.Timer(args.budget, end)
+    timer.daemon = True
+    timer.start()
+    os.environ.update(AS_ACCELERATOR if args.platform == "cpu" else {})
+    jax.config.update("jax_platforms", args.platform)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    with jo.init(**accelerator_ranks.PATIENT) as communicator:
+        report.speaks = communicator.rank == 0
+        if report.speaks:
+            report.add_facts()
+        for section in sections:
+            present = section.name
+            folder = report.folder / f"{present}-{communicator.rank}"
+            folder.mkdir()
+            try:
+                rank = accelerator_ranks.Rank(
+                    folder, small=args.small, profile=args.profile, with_lax=True
+                )
+                for task in section.tasks:
+                    rank.run(task)
+            finally:
+                lines = lines_of(folder)
+                faults = faults_of(lines)
+                report.conclude(present, "WRONG" if faults else "ok", faults, lines)
+    timer.cancel()
 
 
 def main() -> int:
@@ -311,43 +365,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="file for the answers of rank 0")
-    parser.add_argument("--profile", type=Path, help="folder for the profile")
-    parser.add_argument(
-        "--mib", type=float, nargs="+", default=[1, 25, 100], help="sizes of calls"
-    )
-    parser.add_argument("--calls", type=int, default=20, help="measured calls")
-    parser.add_argument("--steps", type=int, default=20, help="steps of training")
-    parser.add_argument(
-        "--host-call",
-        choices=("host_computation", "callback"),
-        default="host_computation",
-        help="the way of a call",
-    )
+    add, names = parser.add_argument, [section.name for section in SECTIONS]
+    add("--platform", default="cuda", help="cuda (default), rocm, tpu or cpu")
+    add("--hosts", action="store_true", help="this process is one of the ranks")
+    add("--ranks", type=int, default=2, help="that share the device (default 2)")
+    add("--only", nargs="+", choices=names, default=names, help="sections")
+    add("--small", action="store_true", help="small sizes")
+    add("--budget", type=float, default=540, help="seconds in all (default 540)")
+    add("--out", type=Path, help="folder for the results (default: a temporary one)")
+    add("--profile", type=Path, help="folder for the profiles of overlap")
     args = parser.parse_args()
-    os.environ["JAX_OPTIREDUCE_HOST_CALL"] = args.host_call
-    with jo.init() as communicator:
-        answers = Answers(communicator.rank)
-        answers.add("versions", f"jax {jax.__version__}, {jo.__version__}")
-        answers.add("way of a call", args.host_call)
-        examine_plugins(answers)
-        mesh = make_mesh()
-        examine_sums(mesh, answers, args.mib)
-        examine_rotation(mesh, answers)
-        answers.compare(
-            f"{args.steps} steps of SGD equal those with lax.pmean",
-            difference(
-                train(mesh, args.steps, ours=True), train(mesh, args.steps, ours=False)
-            ),
-            _TOLERANCE,
-        )
-        measure(mesh, answers, args.mib, args.calls)
-        folder = args.profile or Path(tempfile.mkdtemp(prefix="optireduce-profile-"))
-        profile(mesh, answers, folder / f"rank{communicator.rank}")
-        answers.add("all comparisons are right", "yes" if answers.right else "NO")
-        if args.json and communicator.rank == 0:
-            args.json.write_text(json.dumps(answers.rows, indent=2) + "\n")
-    return 0 if answers.right else 1
+    if args.out and (args.out / "result.json").exists():
+        parser.error(f"{args.out} has the results of another run")
+    sections = [s for s in SECTIONS if s.name in args.only]
+    report = Report(args)
+    if args.hosts:
+        examine_host(report, args, [s for s in sections if s.hosts])
+    else:
+        examine_launches(report, args, sections)
+    return report.end()
 
 
 if __name__ == "__main__":
