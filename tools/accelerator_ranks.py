@@ -37,8 +37,9 @@ from jax_optireduce._jax import coordination
 
 MIB = 1 << 20
 
-# Chosen: no data is late, so that the sums of all modes are those of `exact`.
-PATIENT = {"deadline_s": 30.0, "deadline_max_s": 30.0}
+# Chosen: no data is late, so that the sums of all modes are those of `exact`; a bucket
+# is a layer of `overlap`.
+PATIENT = {"deadline_s": 30.0, "deadline_max_s": 30.0, "bucket_bytes": 16 * MIB}
 
 # Chosen: a short wait for a dead rank, and longer than a pause of a busy host.
 IMPATIENT = {"peer_timeout_s": 3.0}
@@ -378,7 +379,7 @@ def slopes_of(params: Any, x: Any) -> Any:
     return jax.grad(loss)(params)
 
 
-def in_order(params: Any, x: Any, call: Function) -> list[Any]:
+def in_order(params: Any, x: Any) -> list[Any]:
     """Makes a call for each gradient after the call before, as the backward pass."""
     slopes = slopes_of(params, x)
     results, last = list(slopes), None
@@ -386,8 +387,9 @@ def in_order(params: Any, x: Any, call: Function) -> list[Any]:
         own = slopes[i]
         # Through an operation of the device, or XLA joins the calls.
         if last is not None:
-            own = own + 0 * jax.tree.leaves(last)[0].ravel()[0].astype(own.dtype)
-        results[i] = last = call(own, "data", mode="exact", name=f"in order {i}")
+            own = own + 0 * last.ravel()[0]
+        name = f"in order {i}"
+        results[i] = last = jo.pmean(own, "data", mode="exact", name=name)
     return results
 
 
@@ -406,10 +408,10 @@ def overlap(rank: Rank) -> None:
         # A value of x: the copies of constants would be made once.
         "calls": lambda params, x: [mean(w + 0 * x[0, 0, 0]) for w in params],
         "joined": lambda params, x: [mean(own) for own in slopes_of(params, x)],
-        "in order": functools.partial(in_order, call=jo.pmean),
-        "begin and end": lambda params, x: [
-            jo.end(handle) for handle in in_order(params, x, jo.begin)
-        ],
+        "in order": in_order,
+        "begin and end": lambda params, x: jo.end(
+            jo.begin(slopes_of(params, x), "data", mode="exact", name="begun")
+        ),
     }
     ms, right = {}, None
     for name, function in functions.items():
