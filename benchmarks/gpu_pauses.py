@@ -8,7 +8,7 @@ the same pauses, and each begins with the same parameters:
 
 * `exact`, `bounded`: one jitted step with `average_gradients`;
 * `gloo`: the gradient as one array is copied to the host, averaged by `lax.pmean` over
-  CPU devices, and copied back: what remains without NCCL.
+  CPU devices, and copied back: the way that is left without NCCL.
 
 Rank 0 prints for each scheme the time of a step, that of a step without a pause, and
 the loss on text that no rank trains on. The names of schemes select some of them.
@@ -127,7 +127,7 @@ class Task:
 
 
 def ours(task: Task, mode: Any) -> tuple[Step, Callable[[State], State]]:
-    """Returns the step of this package, and what follows the last one."""
+    """Returns the step of this package, and the function after the last one."""
 
     def step(state: State, tokens: jax.Array) -> State:
         gradients = jax.grad(task.loss)(state[0], tokens)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from jax_optireduce._session import host_facts
 
-# Chosen: the largest part of a host that the network may take is a quarter; the rest
-# computes.
-_CORES_PER_LANE = 4
+# Chosen: the network may take half of a host, the rest computes. A call needs as much
+# processor time on several lanes as on one. Source: docs/figures.md, "One lane".
+_CORES_PER_LANE = 2
 
 # Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s, at an MTU of
 # 1500.

@@ -13,15 +13,16 @@ OTHER = CORES_16._replace(host="other", address="10.0.0.2", cores=list(range(128
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, 4),
-        ({"cores": list(range(7))}, 1),
+        ({}, 8),
+        ({"cores": list(range(7))}, 3),
+        ({"cores": list(range(3))}, 1),
         ({"cores": list(range(64))}, 8),
-        ({"quota_cores": 8.5}, 2),
+        ({"quota_cores": 8.5}, 4),
         ({"quota_cores": 0.5}, 1),
         ({"link_mbps": 1_000}, 1),
         ({"link_mbps": 10_000}, 4),
         ({"link_mbps": 3_001}, 2),
-        ({"link_mbps": 200_000}, 4),
+        ({"link_mbps": 200_000}, 8),
         ({"ports": 3}, 3),
         ({"ports": 1}, 1),
     ],
@@ -37,7 +38,7 @@ def test_processes_of_a_host_share_its_cores_link_and_ports():
         shared = CORES_16._replace(**changes)
         return lanes.choose([shared, OTHER, shared])
 
-    assert chosen() == 2
+    assert chosen() == 4
     assert chosen(cores=list(range(64))) == 8
     assert chosen(cores=list(range(64)), link_mbps=10_000) == 2
     assert chosen(cores=list(range(64)), ports=6) == 3
@@ -48,7 +49,7 @@ def test_processes_with_addresses_of_their_own_share_the_cores_of_their_host():
         first = CORES_16._replace(**changes)
         return lanes.choose([first, OTHER, first._replace(address="10.0.1.1")])
 
-    assert chosen() == 2
+    assert chosen() == 4
     # Each has a link and ports.
     assert chosen(cores=list(range(64)), link_mbps=10_000) == 4
     assert chosen(cores=list(range(64)), ports=6) == 6
@@ -57,10 +58,10 @@ def test_processes_with_addresses_of_their_own_share_the_cores_of_their_host():
 def test_processes_with_cores_of_their_own_use_all_of_them():
     parts = (list(range(8)), list(range(8, 16)))
     shares = [CORES_16._replace(cores=cores) for cores in parts]
-    assert lanes.choose([*shares, OTHER]) == 2
+    assert lanes.choose([*shares, OTHER]) == 4
 
 
-@pytest.mark.parametrize(("processes", "expected"), [(1, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize(("processes", "expected"), [(1, 1), (2, 4), (4, 2), (16, 1)])
 def test_processes_of_one_host_share_its_cores(processes, expected):
     shares = [CORES_16._replace(address=f"127.0.0.{i}") for i in range(processes)]
     assert lanes.choose(shares) == expected

@@ -29,7 +29,7 @@ elif HOW == "jax.distributed initialised before":
     )
 elif HOW == "many cores":
     host_facts.boot = lambda: f"host {rank}"
-    os.sched_getaffinity = lambda _: set(range(12 - 4 * rank))
+    os.sched_getaffinity = lambda _: set(range(6 - 2 * rank))
 elif HOW == "several releases" and rank == 1:
     jo.__version__ = "0.0.9"
 elif HOW == "several wire formats" and rank == 1:
