@@ -22,6 +22,7 @@
 #include "ffi/bind/xla_handlers.h"
 #include "ffi/codec/element_type.h"
 #include "ffi/codec/wire_format.h"
+#include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/runtime/communicator.h"
 #include "ffi/runtime/device_rendezvous.h"
 #include "xla/ffi/api/ffi.h"
@@ -317,7 +318,8 @@ Status StartCall(const CallAttributes& attributes, Communicator& communicator, D
 
 namespace {
 
-// Copies pointers and sizes out of the call frame; copies a leaf first that XLA did not alias.
+// Copies pointers and sizes out of the call frame. A leaf that XLA did not alias is read where it
+// lies; a call with one stage needs it in place.
 Status ReadLeaves(const CallAttributes& attributes, ffi::RemainingArgs arguments,
                   ffi::RemainingRets results, DeviceCall& call) {
   const std::string_view name = attributes.name;
@@ -332,11 +334,13 @@ Status ReadLeaves(const CallAttributes& attributes, ffi::RemainingArgs arguments
                                " must have the shape and dtype of leaf " + std::to_string(i) + ".");
     }
     if (in.element_count() == 0) continue;
-    void* const out = (*result)->untyped_data();
-    if (in.untyped_data() != out) std::memcpy(out, in.untyped_data(), in.size_bytes());
-    call.leaves.push_back(
-        {.data = static_cast<std::byte*>(out), .elements = ElementsOf(attributes, in)});
+    auto* const out = static_cast<std::byte*>((*result)->untyped_data());
+    const auto* const from = static_cast<const std::byte*>(in.untyped_data());
+    call.leaves.push_back({.data = out,
+                           .elements = ElementsOf(attributes, in),
+                           .from = from == out ? nullptr : from});
   }
+  if (!HasBothStages(call.spec)) MoveToPlace(call.leaves, SizeOf(call.spec.element_type));
   return Status();
 }
 

@@ -122,10 +122,13 @@ struct Quorum {
   std::uint16_t spare = 0;
 };
 
-// A part of the bucket; reduced in place.
+// A part of the bucket: the result, and this rank's values.
 struct Leaf {
   std::byte* data = nullptr;
   std::uint64_t elements = 0;
+  const std::byte* from = nullptr;  // the place of the values, unchanged; null: `data`
+
+  const std::byte* values() const { return from != nullptr ? from : data; }
 };
 
 struct Submission {

@@ -14,6 +14,7 @@
 #include "ffi/net/clock.h"
 #include "ffi/net/fault_port.h"
 #include "ffi/protocol/bucket/bucket_parts.h"
+#include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/endpoint.h"
 #include "ffi/protocol/stats.h"
 #include "ffi/runtime/guarded_membership.h"
@@ -241,8 +242,9 @@ void Communicator::Submit(Submission submission, CallDoneFunction done) {
   if (const Status status = CheckConnected(); !status.ok()) {
     return Complete(std::move(done), status, CallStats{});
   }
-  // The sum of one contribution, or of no elements, is complete already.
+  // The sum of one contribution, or of no elements, needs no network.
   if (submission.spec.members.size() <= 1 || submission.spec.elements == 0) {
+    MoveToPlace(submission.leaves, SizeOf(submission.spec.element_type));
     return Complete(std::move(done), Status(), CallStats{.slowest = options_.rank});
   }
   SubmitToLanes(std::move(submission), std::move(done));

@@ -321,7 +321,9 @@ void DeviceRendezvous::Reduce(const std::shared_ptr<LocalReduction>& local_reduc
     const std::vector<Leaf>& into = calls.front().leaves;
     std::vector<const std::byte*> contributions(calls.size());
     for (std::size_t leaf = 0; leaf < into.size(); ++leaf) {
-      for (std::size_t i = 0; i < calls.size(); ++i) contributions[i] = calls[i].leaves[leaf].data;
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        contributions[i] = calls[i].leaves[leaf].values();
+      }
       SumContributions(calls.front().spec.element_type, contributions,
                        static_cast<std::size_t>(into[leaf].elements), 1.0, into[leaf].data);
     }
@@ -361,6 +363,10 @@ Submission DeviceRendezvous::NetworkCall(const LocalReduction& local_reduction, 
 void DeviceRendezvous::SubmitToNetwork(const std::shared_ptr<LocalReduction>& local_reduction) {
   Submission submission = NetworkCall(*local_reduction, local_reduction->sequence);
   submission.leaves = local_reduction->calls.front().leaves;
+  if (local_reduction->calls.size() > 1) {
+    // The sum of the devices is in place.
+    for (Leaf& leaf : submission.leaves) leaf.from = nullptr;
+  }
   options_.submit(std::move(submission), [self = shared_from_this(), local_reduction](
                                              const Status& status, const CallStats& stats) {
     self->Finish(local_reduction, status, stats);

@@ -15,6 +15,7 @@ Submission Checker::Begin(Instant now, Rank rank, SimCall call) {
       .call = call,
       .collective = log_.workload.CollectiveAt(call.collective, rank),
       .leaves = {},
+      .values = {},
       .submitted_at = now,
       .live = {},
       .parts = std::vector<std::optional<SimCallRecord::Part>>(log_.scenario.lanes),

@@ -15,6 +15,10 @@ namespace {
 constexpr std::size_t kMarginBytes = 64;
 constexpr std::byte kMarginValue{0xA5};
 
+// Bytes of a leaf before its result, and of values after their call. They are numbers of about 1e38
+// (float32), which no sum has.
+constexpr std::byte kNoValue{0x7E};
+
 // Leaves of calls that are over are kept, so that writing to them is noticed. Chosen: more than
 // small runs have; in others several calls of each rank.
 constexpr std::size_t kLeafBytesMax = std::size_t{1} << 27;
@@ -38,20 +42,33 @@ bool MarginsIntact(const SimCallRecord& record) {
 
 }  // namespace
 
+std::vector<std::byte> LeafChecker::Values(const SimCallRecord& record) const {
+  std::vector<std::byte> bucket(record.collective.bytes());
+  log_.workload.Fill(record.collective, record.call, record.collective.MemberOf(record.rank),
+                     bucket);
+  return bucket;
+}
+
 std::vector<Leaf> LeafChecker::MakeLeaves(Instant now, SimCallRecord& record) {
   const SimCollective& collective = record.collective;
-  std::vector<std::byte> bucket(collective.bytes());
-  log_.workload.Fill(collective, record.call, collective.MemberOf(record.rank), bucket);
+  std::vector<std::byte> bucket = Values(record);
+  // Every other call has its values apart, as a program that keeps an array.
+  const bool apart =
+      HasBothStages(collective.spec) && (record.call.index + record.rank.index()) % 2 == 1;
+  if (apart) record.values = bucket;
   std::vector<Leaf> leaves;
   std::size_t offset = 0;
   for (const std::uint64_t elements : collective.leaf_elements) {
     const std::size_t bytes = elements * SizeOf(collective.spec.element_type);
     std::vector<std::byte> leaf(bytes + 2 * kMarginBytes, kMarginValue);
-    std::copy_n(bucket.begin() + static_cast<std::ptrdiff_t>(offset), bytes,
-                leaf.begin() + kMarginBytes);
-    offset += bytes;
+    const auto values = std::span(bucket).subspan(offset, bytes);
+    if (apart) std::ranges::fill(values, kNoValue);
+    std::ranges::copy(values, leaf.begin() + kMarginBytes);
     record.leaves.push_back(std::move(leaf));
-    leaves.push_back({record.leaves.back().data() + kMarginBytes, elements});
+    leaves.push_back({.data = record.leaves.back().data() + kMarginBytes,
+                      .elements = elements,
+                      .from = apart ? record.values.data() + offset : nullptr});
+    offset += bytes;
   }
   leaf_bytes_ += bucket.size();
   ReleaseLeaves(now);
@@ -63,6 +80,11 @@ std::vector<std::byte> LeafChecker::EndCall(Instant now, SimCallRecord& record) 
     log_.Fail(now, record.rank, "bytes beside a leaf were written");
     return {};
   }
+  if (!record.values.empty() && record.values != Values(record)) {
+    log_.Fail(now, record.rank, "a call has written to the values of its rank");
+    return {};
+  }
+  std::ranges::fill(record.values, kNoValue);
   record.hash = HashOfLeaves(record);
   std::vector<std::byte> bucket;
   for (const std::vector<std::byte>& leaf : record.leaves) {
@@ -83,6 +105,7 @@ void LeafChecker::ReleaseLeaves(Instant now) {
     CheckUntouched(now, oldest);
     leaf_bytes_ -= oldest.collective.bytes();
     oldest.leaves = {};
+    oldest.values = {};
     log_.kept_from = oldest.call.index;
   }
 }

@@ -24,6 +24,8 @@ class LeafChecker {
   void Finish(Instant now);
 
  private:
+  // The contribution of the call's rank, as one bucket.
+  std::vector<std::byte> Values(const SimCallRecord& record) const;
   void CheckUntouched(Instant now, const SimCallRecord& record);
   // Drops the leaves of the oldest calls, where all of them together are too large.
   void ReleaseLeaves(Instant now);

@@ -28,6 +28,7 @@ struct SimCallRecord {
   SimCollective collective;
   bool drain = false;
   std::vector<std::vector<std::byte>> leaves;  // each has a margin on either side
+  std::vector<std::byte> values;  // this rank's, of a call that does not have them in its leaves
   Instant submitted_at{};
   bool submitted = false;
   bool partly_refused = false;

@@ -18,7 +18,7 @@ from jax_optireduce._jax_version import explained
 try:
     from jax.core import ShapedArray
     from jax.experimental import compute_on as _compute_on
-    from jax.extend.core import Primitive
+    from jax.extend.core import Primitive, Var
     from jax.interpreters import mlir
 except ImportError as missing:
     raise ImportError(_jax_version.moved(missing)) from missing
@@ -32,6 +32,14 @@ try:
     from jax._src import source_info_util as _source
 except ImportError:  # Messages have no place in the source.
     _source = None
+
+# Attributes of the donated arguments of a program.
+_DONATED = ("jax.buffer_donor", "tf.aliasing_output")
+
+# Primitives whose arguments are those of their jaxpr, and such that leave the bytes of
+# an array as they are.
+_WITH_BODY = ("jit", "pjit", "shard_map")
+_SAME_BYTES = ("reshape", "squeeze")
 
 # Keys of our entries in JAX's cache of a module during its lowering.
 _ORDINALS = "jax_optireduce.ordinals"
@@ -174,6 +182,64 @@ def on_host(function: Callable[..., Any], *operands: Any) -> Any:
         out_memory_spaces=jax.memory.Space.Device,
     )
     return jax.lax.optimization_barrier(call(*operands))
+
+
+def kept_operands(ctx: Any) -> set[int]:
+    """Returns the operands of the equation under lowering that its program keeps.
+
+    They are arguments of the program that are not donated. An operand of which this is
+    unknown, as in a loop, is not in the result.
+    """
+    equations, program = enclosing_equations()
+    if not equations or program is None:
+        return set()
+    bodies = [*map(_body, equations[1:]), program]
+    if not all(bodies):
+        return set()
+    outer = [*equations[1:], None]
+    kept = set()
+    for i, given in enumerate(equations[0].invars):
+        operand, number = given, None
+        for body, equation in zip(bodies, outer, strict=True):
+            number = _argument(operand, body)
+            if number is None:
+                break
+            operand = equation.invars[number] if equation is not None else operand
+        if number is not None and not _is_donated(ctx, number - len(program.invars)):
+            kept.add(i)
+    return kept
+
+
+def _body(equation: Any) -> Any:
+    """Returns the jaxpr whose arguments are those of an equation, or None."""
+    if equation.primitive.name not in _WITH_BODY:
+        return None
+    body = equation.params["jaxpr"]
+    return getattr(body, "jaxpr", body)
+
+
+def _argument(operand: Any, body: Any) -> int | None:
+    """Returns the position of an operand among the arguments of a jaxpr, or None."""
+    producers = {out: x for x in body.eqns for out in x.outvars}
+    while isinstance(operand, Var) and operand in producers:
+        if producers[operand].primitive.name not in _SAME_BYTES:
+            return None
+        operand = producers[operand].invars[0]
+    found = [i for i, x in enumerate(body.invars) if x is operand]
+    return found[0] if found else None
+
+
+def _is_donated(ctx: Any, number: int) -> bool:
+    """Whether an argument of the program is donated; counted from the last one, -1."""
+    for operation in ctx.module_context.module.body.operations:
+        found = operation.operation.attributes
+        if "sym_name" in found and found["sym_name"].value == "main":
+            if "arg_attrs" not in found:
+                return False
+            # The first arguments may be tokens.
+            given = str(list(found["arg_attrs"])[number])
+            return any(name in given for name in _DONATED)
+    return True
 
 
 def ffi_call(

@@ -263,6 +263,8 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
     if call.over_replicas and not specs and lowering.devices_of_compiler(ctx) > 1:
         raise UsageError(_MESH_NEEDED)
     attributes = call_attributes(ctx, leaves, call)
+    # Behind group, rank and number.
+    kept = {i - 2 for i in lowering.kept_operands(ctx) if i > 1}
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> list[Any]:
         number = None if call.counted else step
@@ -273,7 +275,7 @@ def lower(ctx: Any, *operands: Any, platform: str, specs: _Specs, call: Call) ->
         if call.present:
             size = int(attributes["group_size"])
             return present.reduce(rank, number, leaves, attributes, way, size)
-        return way.reduce(rank, number, leaves, attributes)
+        return way.reduce(rank, number, leaves, attributes, kept)
 
     if specs:
         return _lower_divided(ctx, operands, program, specs, call)

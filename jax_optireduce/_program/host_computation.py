@@ -9,10 +9,10 @@ Three rules come from its compilers:
   each way costs less than several. So group, rank and number are one vector.
 * No operand is a constant of the program, which the TPU compiler refuses; constants are
   made in the body.
-* The results are not aliased to the operands; the handler copies first.
+* The results are not aliased to the operands; the handler reads and writes both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,8 +28,9 @@ class Way(NamedTuple):
     """A way from a program to the handlers.
 
     Attributes:
-      reduce: (rank, step, leaves, attributes) -> sums, statistics. Without a step, here
-        and below, the session counts the calls.
+      reduce: (rank, step, leaves, attributes, kept) -> sums, statistics. Without a
+        step, here and below, the session counts the calls. `kept` are the positions of
+        leaves that the program keeps; the others share the memory of their sums.
       take: (rank, bucket, attributes) -> number, bucket: takes the number of the next
         call when the bucket exists.
       begin: (rank, step, leaves, attributes, salt) -> token: starts a call.
@@ -65,9 +66,12 @@ def on_host(direct: Way) -> Way:
         step: jax.Array | None,
         leaves: Sequence[jax.Array],
         attributes: dict[str, Any],
+        kept: Collection[int] = (),
     ) -> list[jax.Array]:
+        del kept  # Operands and results have memory of their own.
+
         def body(bucket: jax.Array, numbers: jax.Array) -> tuple[jax.Array, ...]:
-            return tuple(direct.reduce(*_parted(numbers), [bucket], attributes))
+            return tuple(direct.reduce(*_parted(numbers), [bucket], attributes, {0}))
 
         bucket = concatenated(leaves)
         total, vector = lowering.on_host(body, bucket, _joined(rank, step))

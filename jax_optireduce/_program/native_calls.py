@@ -4,7 +4,7 @@ A program for CPU devices calls the handlers with its own arrays; a program for 
 TPU devices calls them in host computations. `way` chooses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -50,16 +50,18 @@ def _reduce(
     step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
+    kept: Collection[int] = (),
 ) -> list[jax.Array]:
     # Besides memory, aliasing saves dependencies: XLA's reuse of buffers would chain
-    # independent calls.
+    # independent calls. XLA copies an array first that the program keeps; the handler
+    # reads such a one where it lies.
     results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     vector = jax.ShapeDtypeStruct((_stats.VECTOR_SIZE,), jnp.float32)
     call = lowering.ffi_call(
         ALLREDUCE_TARGET,
         (*results, vector),
         identity.title(attributes, leaves),
-        aliases={i + 2: i for i in range(len(leaves))},
+        aliases={i + 2: i for i in range(len(leaves)) if i not in kept},
     )
     return call(rank, _number(step), *leaves, **attributes)
 

@@ -49,3 +49,26 @@ def test_empty_leaves_are_passed_over():
     view = native.BucketView([[], [1, 2], [], [], [3]])
     assert view.read(1, 2) == ([2, 3], True)
     assert view.read(2, 1) == ([3], False)
+
+
+@hypothesis.given(leaves_of_bytes, st.integers(1, 4), st.integers(1, 5), st.data())
+def test_a_segment_is_read_from_its_values_until_it_is_written(
+    leaves, members, segment_bytes, data
+):
+    view = native.ValuesApart(leaves, members, segment_bytes)
+    expected, written = joined(leaves), [0] * len(joined(leaves))
+    for segment, (begin, end) in enumerate(view.segments):
+        assert view.read(segment) == expected[begin:end]
+    numbers = st.integers(0, max(len(view.segments) - 1, 0))
+    for segment in data.draw(st.lists(numbers)) if view.segments else []:
+        begin, end = view.segments[segment]
+        value = data.draw(st.integers(0, 255))
+        view.fill(segment, value)
+        expected[begin:end] = written[begin:end] = [value] * (end - begin)
+        assert view.read(segment) == expected[begin:end]
+    for segment, (begin, end) in enumerate(view.segments):
+        assert view.read(segment) == expected[begin:end]
+    assert joined(view.results) == written
+    view.settle()
+    assert joined(view.results) == expected
+    assert view.values == leaves

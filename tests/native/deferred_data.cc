@@ -29,12 +29,14 @@ class TestDeferredData {
   }
   // Adds the late results to the bucket, and returns it.
   std::vector<float> MoveLateResults(std::vector<float> bucket) {
-    data_.MoveLateResults(ViewOf(bucket));
+    BucketView view = ViewOf(bucket);
+    data_.MoveLateResults(view);
     return bucket;
   }
   // Submits a bucket to a call that is over, and returns the bucket.
   std::vector<float> DeferAll(std::vector<float> bucket) {
-    data_.DeferAll(ViewOf(bucket));
+    BucketView view = ViewOf(bucket);
+    data_.DeferAll(view);
     return bucket;
   }
   // The deferred contribution to the owner, which is taken out.
@@ -46,7 +48,8 @@ class TestDeferredData {
     return value;
   }
   std::vector<float> MoveDeferredSends(std::uint16_t to, std::vector<float> bucket) {
-    data_.MoveDeferredSends(MemberIndex(to), ViewOf(bucket));
+    BucketView view = ViewOf(bucket);
+    data_.MoveDeferredSends(MemberIndex(to), view);
     return bucket;
   }
   void RecordMissed(std::uint64_t bytes) { data_.RecordMissed(bytes); }

@@ -85,6 +85,15 @@ class BucketLayout {
     return Range<SegmentIndex>(first_segment_[owner.index()], first_segment_[owner.index() + 1]);
   }
   auto Segments() const { return Range<SegmentIndex>(0u, segments()); }
+  // The segment with a byte of the bucket.
+  SegmentIndex SegmentAt(std::uint64_t offset) const {
+    OR_CHECK(offset < bytes_);
+    // The last shard that does not begin behind it; empty ones begin with the next.
+    const auto next = std::ranges::upper_bound(shards_, offset, {}, &ByteRange::offset);
+    const auto owner = static_cast<std::size_t>(next - shards_.begin() - 1);
+    const std::uint64_t within = (offset - shards_[owner].offset) / segment_bytes_;
+    return SegmentIndex(first_segment_[owner] + static_cast<std::uint32_t>(within));
+  }
 
   std::uint64_t LargestSegmentBytes() const { return largest_segment_bytes_; }
   // The segment exists, belongs to the shard, and has so many bytes.

@@ -26,7 +26,9 @@ std::vector<Leaf> LeavesOfRange(const Submission& submission, std::uint64_t begi
     const std::uint64_t to = std::min(end, position + leaf.elements);
     if (from < to) {
       const auto offset_bytes = static_cast<std::size_t>(from - position) * element_bytes;
-      leaves.push_back({.data = leaf.data + offset_bytes, .elements = to - from});
+      leaves.push_back({.data = leaf.data + offset_bytes,
+                        .elements = to - from,
+                        .from = leaf.from != nullptr ? leaf.from + offset_bytes : nullptr});
     }
     position += leaf.elements;
   }

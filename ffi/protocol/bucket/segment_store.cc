@@ -61,7 +61,7 @@ void SegmentStore::Remove(SegmentIndex segment) {
   if (held_.Erase(Within(segment)) && empty()) memory_ = Buffer();
 }
 
-void SegmentStore::TakeFrom(const BucketView& bucket) {
+void SegmentStore::TakeFrom(BucketView& bucket) {
   std::vector<std::byte> scratch(layout_->LargestSegmentBytes());
   for (const SegmentIndex segment : layout_->Segments()) {
     const ByteRange range = layout_->Segment(segment);
@@ -70,8 +70,7 @@ void SegmentStore::TakeFrom(const BucketView& bucket) {
   }
 }
 
-std::uint64_t SegmentStore::MoveTo(const BucketView& bucket, SegmentIndex first,
-                                   std::uint32_t segments) {
+std::uint64_t SegmentStore::MoveTo(BucketView& bucket, SegmentIndex first, std::uint32_t segments) {
   if (empty()) return 0;
   std::vector<std::byte> scratch(layout_->LargestSegmentBytes());
   std::uint64_t bytes = 0;

@@ -35,9 +35,9 @@ class SegmentStore {
   void Replace(SegmentIndex segment, std::span<const std::byte> bytes);
   void Remove(SegmentIndex segment);
   // Adds all segments of the bucket, which is zero then.
-  void TakeFrom(const BucketView& bucket);
+  void TakeFrom(BucketView& bucket);
   // Adds the segments [first, first + segments) to the bucket instead; returns the bytes of these.
-  std::uint64_t MoveTo(const BucketView& bucket, SegmentIndex first, std::uint32_t segments);
+  std::uint64_t MoveTo(BucketView& bucket, SegmentIndex first, std::uint32_t segments);
   void Clear();
 
  private:

@@ -6,7 +6,7 @@
 namespace optireduce {
 
 AllGatherStage::AllGatherStage(Collective& collective, CallPolicy& policy, CallSender& sender,
-                               const BucketView& bucket, BufferPool& pool)
+                               BucketView& bucket, BufferPool& pool)
     : collective_(collective),
       policy_(policy),
       sender_(sender),

@@ -26,8 +26,8 @@ namespace optireduce {
 class AllGatherStage {
  public:
   // All of them must outlive this. `bucket` is empty until the program has called.
-  AllGatherStage(Collective& collective, CallPolicy& policy, CallSender& sender,
-                 const BucketView& bucket, BufferPool& pool);
+  AllGatherStage(Collective& collective, CallPolicy& policy, CallSender& sender, BucketView& bucket,
+                 BufferPool& pool);
 
   // The header and the size of a result fit the call, and the shard of `from`, or of the owner that
   // `from` relays.
@@ -84,7 +84,7 @@ class AllGatherStage {
   Collective& collective_;
   CallPolicy& policy_;
   CallSender& sender_;
-  const BucketView& bucket_;
+  BucketView& bucket_;
   BufferPool& pool_;
   Bitmap received_;                        // segments of the bucket
   std::vector<std::uint32_t> missing_of_;  // segments, by member

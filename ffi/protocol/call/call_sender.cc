@@ -8,7 +8,7 @@
 namespace optireduce {
 
 CallSender::CallSender(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
-                       const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
+                       const ReduceScatterStage& sums, BucketView& bucket, BufferPool& pool,
                        std::span<const MemberIndex> send_order)
     : collective_(collective),
       policy_(policy),

@@ -31,7 +31,7 @@ class CallSender {
   // All of them must outlive this. `bucket` is empty until the program has called. `send_order`:
   // the other members in the order of the schedule.
   CallSender(Collective& collective, CallPolicy& policy, SegmentCodec& codec,
-             const ReduceScatterStage& sums, const BucketView& bucket, BufferPool& pool,
+             const ReduceScatterStage& sums, BucketView& bucket, BufferPool& pool,
              std::span<const MemberIndex> send_order);
 
   // The program has called: there are contributions.
@@ -161,7 +161,7 @@ class CallSender {
   CallPolicy& policy_;
   SegmentCodec& codec_;
   const ReduceScatterStage& sums_;
-  const BucketView& bucket_;
+  BucketView& bucket_;
   BufferPool& pool_;
   std::span<const MemberIndex> send_order_;
   std::uint16_t incast_ = UINT16_MAX;

@@ -37,8 +37,8 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   OR_CHECK(!program_.submitted());
   Expire(now);
   program_.Submit(now, submission);
-  bucket_ = BucketView(submission.leaves, SizeOf(collective_.spec.element_type));
-  OR_CHECK(bucket_.bytes() == collective_.layout.bytes());
+  bucket_ =
+      BucketView(submission.leaves, SizeOf(collective_.spec.element_type), collective_.layout);
   // After the close contributions are of use only if they may be late.
   if (policy_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   policy_.Submit(now, in_order);
@@ -95,6 +95,7 @@ CallDone Exchange::Finish(Instant now, Status status) {
   if (!policy_.retains()) sender_.StopContributing();
   if (status.ok()) {
     all_gather_.ZeroMissing();
+    bucket_.Settle();
     collective_.MoveLateResults(bucket_);
     // An allreduce has retained each contribution before a result took its place.
     if (policy_.retains() && !HasAllGather(collective_.spec)) sender_.RetainContributions();

@@ -24,7 +24,7 @@ ReduceScatterStage::ReduceScatterStage(Collective& collective, CallPolicy& polic
   }
 }
 
-void ReduceScatterStage::Submit(Instant now, const BucketView& bucket) {
+void ReduceScatterStage::Submit(Instant now, BucketView& bucket) {
   absent_[collective_.self.index()] = false;
   last_segments_.Record(now);
   std::vector<std::byte> scratch(sums_.empty() ? 0 : collective_.layout.LargestSegmentBytes());

@@ -28,7 +28,7 @@ class ReduceScatterStage {
                      BufferPool& pool);
 
   // This rank's contribution lies in `bucket`, until Detach().
-  void Submit(Instant now, const BucketView& bucket);
+  void Submit(Instant now, BucketView& bucket);
   void Detach() { reduction_.Detach(); }
   Receipt Handle(Instant now, MemberIndex from, const Header& header,
                  std::span<const std::byte> payload);

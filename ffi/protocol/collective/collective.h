@@ -73,7 +73,7 @@ struct Collective {
     return HasAllGather(spec) ? layout.bytes() : layout.Shard(self).bytes;
   }
   // Adds the late results of this and its predecessors to the bucket; returns the bytes touched.
-  std::uint64_t MoveLateResults(const BucketView& bucket) {
+  std::uint64_t MoveLateResults(BucketView& bucket) {
     std::uint64_t bytes = deferred ? deferred->MoveLateResults(bucket) : 0;
     if (predecessor != nullptr) bytes += predecessor->MoveLateResults(bucket);
     return bytes;

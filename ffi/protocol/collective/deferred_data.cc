@@ -29,11 +29,11 @@ DeferredData::DeferredData(const BucketLayout& layout, MemberIndex self, Element
   scratch_.resize(layout.LargestSegmentBytes());
 }
 
-std::uint64_t DeferredData::MoveLateResults(const BucketView& bucket) {
+std::uint64_t DeferredData::MoveLateResults(BucketView& bucket) {
   return late_results_.MoveTo(bucket, SegmentIndex(0), layout_.segments());
 }
 
-std::uint64_t DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& bucket) {
+std::uint64_t DeferredData::MoveDeferredSends(MemberIndex to, BucketView& bucket) {
   std::uint64_t bytes = 0;
   for (SegmentStore* store : {&sending(Stage::kReduceScatter, to).deferred_sends, &errors_}) {
     bytes += store->MoveTo(bucket, layout_.FirstSegment(to), layout_.SegmentsOf(to));
@@ -41,7 +41,7 @@ std::uint64_t DeferredData::MoveDeferredSends(MemberIndex to, const BucketView& 
   return bytes;
 }
 
-void DeferredData::DeferAll(const BucketView& bucket) {
+void DeferredData::DeferAll(BucketView& bucket) {
   for (const SegmentIndex segment : layout_.Segments()) {
     const ByteRange range = layout_.Segment(segment);
     const MemberIndex owner = layout_.OwnerOf(segment);

@@ -50,7 +50,7 @@ class DeferredData {
   SegmentStore& errors() { return errors_; }
   const SegmentStore& errors() const { return errors_; }
   // Adds the late results to the bucket; returns the bytes of the segments that it touched.
-  std::uint64_t MoveLateResults(const BucketView& bucket);
+  std::uint64_t MoveLateResults(BucketView& bucket);
 
   // The newest call is over, and has missed so many bytes.
   void RecordMissed(std::uint64_t bytes) { missed_bytes_ = bytes; }
@@ -58,7 +58,7 @@ class DeferredData {
   std::uint64_t LateBytes() const;
 
   // Makes deferred sends of a contribution. The bucket is zero then.
-  void DeferAll(const BucketView& bucket);
+  void DeferAll(BucketView& bucket);
 
   // ---- Data for a peer.
   struct Sending {
@@ -72,7 +72,7 @@ class DeferredData {
   void DropPeer(MemberIndex peer);
   // Adds the deferred contributions to `to`, and their errors, to the bucket instead; returns the
   // bytes of these.
-  std::uint64_t MoveDeferredSends(MemberIndex to, const BucketView& bucket);
+  std::uint64_t MoveDeferredSends(MemberIndex to, BucketView& bucket);
 
   // ---- Peers that are behind.
   // The peer lacks data that is more than max_lag calls older than `call`: the call must not end

@@ -111,7 +111,7 @@ class CallLifecycle {
   // A call whose contributions and results have joined others before the program made it.
   void SubmitLate(const Submission& submission, Collective& collective);
   // The program has late results, and nothing else.
-  void ReportPassed(const Submission& submission, Collective& in_view, const BucketView& bucket);
+  void ReportPassed(const Submission& submission, Collective& in_view, BucketView& bucket);
   // The call has begun without the members that are gone.
   void DropGonePeers(Instant now, const Collective& collective, Exchange& exchange);
   // Does what is due in the call.

@@ -11,7 +11,7 @@ namespace {
 
 // Joins to a call what this rank has passed, and contributions to calls before that were never sent
 // to members which are gone. True if there was anything.
-bool Adopt(Collective& collective, const BucketView& bucket) {
+bool Adopt(Collective& collective, BucketView& bucket) {
   std::uint64_t bytes = 0;
   for (Collective* before = collective.predecessor; before != nullptr;
        before = before->predecessor) {
@@ -51,7 +51,8 @@ void CallLifecycle::Begin(Instant now, Collective& collective, Submission submis
                                 OutlivesMembers(collective.spec) &&
                                 collective.spec.element_type != ElementType::kInt32;
   if (collective.layout.members() == 1 || collective.spec.elements == 0) {
-    const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+    MoveToPlace(submission.leaves, SizeOf(collective.spec.element_type));
+    BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
     Adopt(collective, bucket);
     collective.MoveLateResults(bucket);
     return Report({.token = submission.token,
@@ -128,7 +129,11 @@ void CallLifecycle::SubmitTo(Instant now, Collective& collective, Submission sub
   const CallId call{.collective = collective.id, .sequence = submission.sequence};
   const bool in_order = Supersede(now, collective, call.sequence, submission.drain);
   if (IsOverEverywhere(collective, call)) return SubmitLate(submission, collective);
-  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  // The call gets its values from more than one place.
+  if (collective.predecessor != nullptr || collective.Origin().passed) {
+    MoveToPlace(submission.leaves, SizeOf(collective.spec.element_type));
+  }
+  BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
   const bool adopted = call.sequence != kFinalDrain && Adopt(collective, bucket);
   OpenCall* open = calls_.Find(call);
   const bool drains = submission.drain && RetainsLateData(collective.spec);

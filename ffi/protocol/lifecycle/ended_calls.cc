@@ -8,6 +8,17 @@
 #include "ffi/protocol/wire/wire.h"
 
 namespace optireduce {
+namespace {
+
+// The bucket of a call, with this rank's values in it.
+BucketView InPlace(const Submission& submission) {
+  const std::size_t element_bytes = SizeOf(submission.spec.element_type);
+  std::vector<Leaf> leaves = submission.leaves;
+  MoveToPlace(leaves, element_bytes);
+  return {leaves, element_bytes};
+}
+
+}  // namespace
 
 void CallLifecycle::SubmitLate(const Submission& submission, Collective& collective) {
   // Results of it may still be under way.
@@ -16,13 +27,13 @@ void CallLifecycle::SubmitLate(const Submission& submission, Collective& collect
   }
   collective.deferred->RecordMissed(0);
   if (OutlivesMembers(collective.spec)) return Pass(submission, collective.Origin(), collective);
-  const BucketView bucket(submission.leaves, SizeOf(collective.spec.element_type));
+  BucketView bucket = InPlace(submission);
   collective.deferred->DeferAll(bucket);
   ReportPassed(submission, collective, bucket);
 }
 
 void CallLifecycle::Pass(const Submission& submission, Collective& origin, Collective& in_view) {
-  const BucketView bucket(submission.leaves, SizeOf(origin.spec.element_type));
+  BucketView bucket = InPlace(submission);
   if (!origin.passed) {
     origin.passed = std::make_unique<SegmentStore>(
         origin.layout, SegmentIndex(0), origin.layout.segments(), origin.spec.element_type, pool_);
@@ -32,7 +43,7 @@ void CallLifecycle::Pass(const Submission& submission, Collective& origin, Colle
 }
 
 void CallLifecycle::ReportPassed(const Submission& submission, Collective& in_view,
-                                 const BucketView& bucket) {
+                                 BucketView& bucket) {
   CallStats stats{.missing_results = 1.0,
                   .in_flight = 1.0,
                   .elapsed = submission.pending_for,
