@@ -12,9 +12,9 @@ their launcher, such as SLURM or Kubernetes: the same program runs unchanged.
 With `--replicas` the processes are replicas, which JAX does not connect: each
 gets a `JAX_OPTIREDUCE_REPLICA` in place of the last two.
 
-Programs run on CPU devices, unless `JAX_PLATFORMS=cuda` is set: each process has
-then a GPU of its own, or several processes share one, if there are fewer. On a
-shared one the collectives of JAX fail, since NCCL refuses it.
+Programs run on CPU devices, unless `JAX_PLATFORMS=cuda` is set: each process
+has then a GPU of its own, or several processes share one, if there are fewer.
+On a shared one the collectives of JAX fail, since NCCL refuses it.
 
 No process outlives the launcher. After a failure the other processes have time
 to report their errors: 5 s more than `JAX_OPTIREDUCE_PEER_TIMEOUT_S`, after

@@ -213,6 +213,7 @@ def _accelerators(blocks: Page) -> None:
         params=divided(params(), where, P()),
         batch=divided(batch(), where, P("data")),
     )
+    blocks.run_in_step("means", params=params(), batch=batch())
 
 
 @page("docs/checkpoints.md")

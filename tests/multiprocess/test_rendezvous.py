@@ -256,7 +256,8 @@ def test_coordination_service_does_not_keep_the_secret(tmp_path):
         started.succeed()
         for rank in started:
             keys = [line.split() for line in rank.lines("key")]
-            assert {name for name, _ in keys} == {
+            # The other rank may have ended.
+            assert {name for name, _ in keys} - {"ended"} == {
                 "place",
                 "hello",
                 "sockets",
