@@ -15,6 +15,7 @@
 #include "ffi/base/quoted.h"
 #include "ffi/codec/reduce.h"
 #include "ffi/net/clock.h"
+#include "ffi/protocol/bucket/bucket_view.h"
 #include "ffi/protocol/collective/directory.h"
 #include "ffi/protocol/collective/policy_traits.h"
 
@@ -310,7 +311,9 @@ void DeviceRendezvous::Reject(DeviceCall call, const Status& why) {
 }
 
 void DeviceRendezvous::CompleteNow(DeviceCall call, const Status& status) {
-  pool_->Run([done = std::move(call.done), status] {
+  pool_->Run([done = std::move(call.done), status, leaves = std::move(call.leaves),
+              element_bytes = SizeOf(call.spec.element_type)]() mutable {
+    if (status.ok()) MoveToPlace(leaves, element_bytes);
     done(DeviceResult{.status = status, .stats = {}, .sequence = {}});
   });
 }

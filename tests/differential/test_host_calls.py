@@ -101,6 +101,27 @@ def test_lossy_sums_of_which_nothing_is_lost(counted):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["exact", "agreed", "bounded", "lossy"])
+def test_drains_without_late_data_are_zeros(mode):
+    def program(function):
+        return jax.jit(
+            jax.shard_map(
+                lambda x: function(x[0], "slow", mode=mode, name="drained"),
+                mesh=_mesh(),
+                in_specs=_P("slow"),
+                out_specs=_P(),
+                check_vma=False,
+            )
+        )
+
+    x = jnp.ones((2, 100_000), jnp.float32)
+    call, drain = program(jax_optireduce.psum), program(jax_optireduce.drain)
+    for _ in range(4):
+        # Its memory is free for that of the drain.
+        np.asarray(call(x))
+        np.testing.assert_array_equal(drain(x), np.zeros(100_000))
+
+
 def test_an_error_of_a_call_is_that_of_the_program():
     def again(x):
         return jax_optireduce.psum(x, "slow", step=3, name="again")

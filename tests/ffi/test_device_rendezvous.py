@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 import optireduce_testing as native
 
 
@@ -18,6 +20,24 @@ def test_the_network_gets_the_sum_of_the_devices_and_all_get_its_result():
     rendezvous.finish(0, added=100.0)
     for end in rendezvous.ended(2):
         assert (end.error, end.sequence, end.values) == ("", 0, [111.0, 122.0])
+
+
+def test_values_of_devices_may_lie_apart_from_their_results():
+    rendezvous = native.DeviceRendezvous()
+    rendezvous.start(1, [10.0], apart=True)
+    rendezvous.start(0, [1.0], apart=True)
+    assert rendezvous.network(1)[0].values == [11.0]
+    rendezvous.finish(0, added=100.0)
+    assert [end.values for end in rendezvous.ended(2)] == [[111.0]] * 2
+
+
+@pytest.mark.parametrize("mode", ["exact", "lossy"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_drain_without_late_data_has_its_values_as_the_result(mode, apart):
+    rendezvous = native.DeviceRendezvous()
+    rendezvous.start(0, [0.0, 0.0], mode=mode, drain=True, apart=apart)
+    (end,) = rendezvous.ended(1)
+    assert (end.error, end.values) == ("", [0.0, 0.0])
 
 
 def test_a_device_that_is_alone_meets_nobody():

@@ -38,9 +38,11 @@ class TestDeviceRendezvous {
             pool_, {.submit =
                         [shared = shared_](Submission submission, CallDoneFunction done) {
                           const Leaf& leaf = submission.leaves.front();
-                          const std::span<float> values(reinterpret_cast<float*>(leaf.data),
+                          const std::span<float> result(reinterpret_cast<float*>(leaf.data),
                                                         leaf.elements);
-                          shared->sent.Put({.leaf = values, .done = std::move(done)});
+                          const std::span values(reinterpret_cast<const float*>(leaf.values()),
+                                                 leaf.elements);
+                          shared->sent.Put({.leaf = result, .done = std::move(done)});
                           shared->network.Put({.name = submission.spec.name,
                                                .sequence = submission.sequence.value(),
                                                .values = {values.begin(), values.end()},
@@ -67,8 +69,10 @@ class TestDeviceRendezvous {
 
   void Start(std::uint32_t rank, const std::vector<float>& values, const std::string& name,
              std::uint32_t devices, std::optional<std::uint32_t> step, const std::string& mode,
-             std::uint32_t group, std::uint32_t groups, bool begun) {
+             std::uint32_t group, std::uint32_t groups, bool begun, bool drain, bool apart) {
     auto bucket = std::make_shared<std::vector<float>>(values);
+    const auto from = std::make_shared<const std::vector<float>>(values);
+    if (apart) std::ranges::fill(*bucket, std::numeric_limits<float>::quiet_NaN());
     DeviceCall call;
     call.spec = Collective{.name = name,
                            .mode = mode,
@@ -83,11 +87,13 @@ class TestDeviceRendezvous {
     call.group = group;
     call.groups = groups;
     call.begun = begun;
+    call.drain = drain;
     if (step) call.step = Sequence(*step);
     call.key = name;
-    call.leaves = {
-        {.data = reinterpret_cast<std::byte*>(bucket->data()), .elements = bucket->size()}};
-    call.done = [shared = shared_, bucket, rank](const DeviceResult& result) {
+    call.leaves = {{.data = reinterpret_cast<std::byte*>(bucket->data()),
+                    .elements = bucket->size(),
+                    .from = apart ? reinterpret_cast<const std::byte*>(from->data()) : nullptr}};
+    call.done = [shared = shared_, bucket, from, rank](const DeviceResult& result) {
       shared->ended.Put({.rank = rank,
                          .sequence = result.sequence.value(),
                          .error = result.status.message(),
@@ -163,7 +169,7 @@ void Bind(nb::module_& m) {
            "stall_timeout_s"_a = 0.0, "threads"_a = CompletionPoolOptions{}.threads_max)
       .def("start", &TestDeviceRendezvous::Start, "rank"_a, "values"_a, nb::kw_only(),
            "name"_a = "x", "devices"_a = 2, "step"_a = nb::none(), "mode"_a = "exact",
-           "group"_a = 0, "groups"_a = 1, "begun"_a = false)
+           "group"_a = 0, "groups"_a = 1, "begun"_a = false, "drain"_a = false, "apart"_a = false)
       .def("hold", &TestDeviceRendezvous::Hold)
       .def("release", &TestDeviceRendezvous::Release)
       .def("finish", &TestDeviceRendezvous::Finish, "which"_a, "added"_a = 0.0f, "error"_a = "")
