@@ -6,7 +6,8 @@ The ranks may share a GPU. They train a GPT-2 of bytes on the text of Python's h
 with AdamW. Before a step each rank pauses with a given probability. The schemes have
 the same pauses, and each begins with the same parameters:
 
-* `exact`, `bounded`: one jitted step with `average_gradients`;
+* `exact`, `bounded`: one jitted step with `average_gradients`; `bounded` ends with an
+  update by the late data, so it makes one more;
 * `gloo`: the gradient as one array is copied to the host, averaged by `lax.pmean` over
   CPU devices, and copied back: the way that is left without NCCL.
 

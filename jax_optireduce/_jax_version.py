@@ -25,13 +25,14 @@ _UNTESTED: Final = "0.13"
 TESTED: Final = f"jax>={_OLDEST},<{_UNTESTED}"
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """Returns the numbers of a release, "0.10.2", for comparisons."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def is_tested(version: str) -> bool:
     """Whether a release of JAX, "0.10.2", is in the tested range."""
-    return _release(_OLDEST) <= _release(version) < _release(_UNTESTED)
+    return release(_OLDEST) <= release(version) < release(_UNTESTED)
 
 
 def warning(version: str) -> str | None:

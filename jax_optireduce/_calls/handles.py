@@ -403,7 +403,6 @@ def _lower_begin(
     way = native_calls.way(platform, call.kind)
     program_checks.check(ctx, call)
     attributes = allreduce.call_attributes(ctx, ctx.avals_in[2:], call)
-    salt = rotation.salt_of(attributes)
 
     def program(rank: jax.Array, step: jax.Array, *leaves: jax.Array) -> jax.Array:
         number = None if call.counted else step
@@ -411,7 +410,7 @@ def _lower_begin(
         if call.rotated:
             number, encoded = rotation.rotated(rank, number, leaves, attributes, way)
             operands = [encoded]
-        return way.begin(rank, number, operands, attributes, salt)
+        return way.begin(rank, number, operands, attributes)
 
     return mlir.lower_fun(program, multiple_results=False)(
         lowering.without_manual_types(ctx), rank, step, *leaves

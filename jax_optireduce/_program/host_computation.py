@@ -33,7 +33,7 @@ class Way(NamedTuple):
         leaves that the program keeps; the others share the memory of their sums.
       take: (rank, bucket, attributes) -> number, bucket: takes the number of the next
         call when the bucket exists.
-      begin: (rank, step, leaves, attributes, salt) -> token: starts a call.
+      begin: (rank, step, leaves, attributes) -> token: starts a call.
       end: (rank, token, after, results) -> sums, statistics: waits for a begun call
         when the arrays `after` exist; `results` are types of vectors.
     """
@@ -92,10 +92,9 @@ def on_host(direct: Way) -> Way:
         step: jax.Array | None,
         leaves: Sequence[jax.Array],
         attributes: dict[str, Any],
-        salt: np.uint32,
     ) -> jax.Array:
         def body(bucket: jax.Array, numbers: jax.Array) -> jax.Array:
-            return direct.begin(*_parted(numbers), [bucket], attributes, salt)
+            return direct.begin(*_parted(numbers), [bucket], attributes)
 
         return lowering.on_host(body, concatenated(leaves), _joined(rank, step))
 

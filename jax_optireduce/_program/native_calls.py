@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_optireduce import _native, _stats
 from jax_optireduce._jax import lowering
-from jax_optireduce._program import host_computation, identity
+from jax_optireduce._program import host_computation, identity, rotation
 from jax_optireduce._program.host_computation import Way
 from jax_optireduce._session import accelerators, communicator
 from jax_optireduce._session.options import HOST_COMPUTATION
@@ -86,12 +86,12 @@ def _begin(
     step: jax.Array | None,
     leaves: Sequence[jax.Array],
     attributes: dict[str, Any],
-    salt: np.uint32,
 ) -> jax.Array:
     token = jax.ShapeDtypeStruct((_native.TOKEN_ELEMENTS,), jnp.int32)
     title = f"{identity.title(attributes, leaves)} begin"
     call = lowering.ffi_call(BEGIN_TARGET, [token], title)
-    (begun,) = call(rank, _number(step), *leaves, **attributes, salt=np.int64(salt))
+    salt = np.int64(rotation.salt_of(attributes))
+    (begun,) = call(rank, _number(step), *leaves, **attributes, salt=salt)
     return begun
 
 

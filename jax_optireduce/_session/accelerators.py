@@ -21,6 +21,7 @@ import jax
 
 from jax_optireduce import _native
 from jax_optireduce._errors import UsageError
+from jax_optireduce._jax_version import release
 
 _log = logging.getLogger("jax_optireduce")
 
@@ -36,7 +37,7 @@ PLATFORMS = tuple(_PLATFORMS.values())
 # The first release of JAX whose programs run on CUDA devices. In earlier ones XLA joins
 # pinned buffers of two allocations into one copy, which CUDA refuses at some sizes.
 # Source: openxla/xla, issue 42349.
-_CUDA_FROM = (0, 11, 2)
+_CUDA_FROM = "0.11.2"
 
 # The variable with which JAX finds another libtpu.
 _TPU_LIBRARY = "TPU_LIBRARY_PATH"
@@ -59,11 +60,6 @@ class Plugin:
     refusal: str = ""
 
 
-_TOO_OLD = (
-    "CUDA devices need JAX 0.11.2 or newer (Python 3.12), which is not "
-    f"{jax.__version__}: earlier releases copy some buffers wrongly (openxla/xla#42349)"
-)
-
 # The plug-ins that were asked, by path; the answer does not change.
 _asked: dict[str, Plugin] = {}
 _asking = threading.Lock()
@@ -83,8 +79,12 @@ def register() -> list[Plugin]:
 
 def ask(platform: str, path: str) -> Plugin:
     """Registers the handlers with a loaded plug-in."""
-    if platform == "cuda" and jax.__version_info__ < _CUDA_FROM:
-        return Plugin(platform=platform, path=path, refusal=_TOO_OLD)
+    if platform == "cuda" and release(jax.__version__) < release(_CUDA_FROM):
+        refusal = (
+            f"CUDA devices need JAX {_CUDA_FROM} or newer (Python 3.12), and this is "
+            f"{jax.__version__}, which copies some buffers wrongly (openxla/xla#42349)"
+        )
+        return Plugin(platform=platform, path=path, refusal=refusal)
     try:
         major, minor = _native.register_with_plugin(path)
     except RuntimeError as error:

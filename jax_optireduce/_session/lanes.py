@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from jax_optireduce._session import host_facts
 
-# Chosen: the network may take half of a host, the rest computes. A call needs as much
-# processor time on several lanes as on one. Source: docs/figures.md, "One lane".
+# Chosen: the network may take half of a host, the rest computes. A large call needs
+# about as much processor time on several lanes as on one.
+# Source: docs/figures.md, "Lanes".
 _CORES_PER_LANE = 2
 
 # Rate of a lane with a core of its own, both ways at once, in 10^6 bit/s, at an MTU of

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from jax_optireduce import _stats
+from jax_optireduce._jax_version import release
 from jax_optireduce._session import accelerators
 
 _PROGRAM = Path(__file__).parent / "programs/compile_program.py"
@@ -42,7 +43,8 @@ def platform(request):
     packages = _PACKAGES[request.param]
     if not any(map(_is_installed, packages)):
         pytest.skip(f"make compile-accelerators installs {' or '.join(packages)}")
-    if request.param == "cuda" and jax.__version_info__ < accelerators._CUDA_FROM:
+    least = release(accelerators._CUDA_FROM)
+    if request.param == "cuda" and release(jax.__version__) < least:
         pytest.skip(f"JAX {jax.__version__} is too old for CUDA devices")
     return request.param
 

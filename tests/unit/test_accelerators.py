@@ -56,7 +56,7 @@ def loaded(plugin, monkeypatch):
     Their names are not those of real plug-ins, as they stay in the process.
     """
     monkeypatch.setattr(accelerators, "_asked", {})
-    monkeypatch.setattr(accelerators, "_CUDA_FROM", (0, 0, 0))
+    monkeypatch.setattr(accelerators, "_CUDA_FROM", "0.0.0")
     names = {f"fake_{platform}": platform for platform in accelerators.PLATFORMS}
     monkeypatch.setattr(accelerators, "_PLATFORMS", names)
     paths = set()
@@ -277,7 +277,7 @@ def test_a_call_in_two_steps_is_two_host_computations(loaded):
 
 def test_the_plugin_of_an_old_jax_for_cuda_gets_no_handlers(loaded, monkeypatch):
     _, library = loaded()
-    monkeypatch.setattr(accelerators, "_CUDA_FROM", (99, 0, 0))
+    monkeypatch.setattr(accelerators, "_CUDA_FROM", "99.0.0")
     with pytest.raises(
         jax_optireduce.UsageError, match=r"CUDA devices need JAX .*openxla/xla#42349"
     ):
