@@ -20,9 +20,11 @@ on a cluster.
 import argparse
 from typing import Any
 
+import finetune_setup
+import finetune_tiny
+import finetune_train
 import gpt2_model
-import gpt2_setup
-import gpt2_train
+import gpt2_text
 import jax
 from flax import nnx
 
@@ -32,25 +34,26 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    gpt2_setup.add_arguments(parser, output="finetuned")
+    gpt2_text.add_arguments(parser, output="finetuned")
     return parser.parse_args()
 
 
 def train(args: argparse.Namespace) -> None:
     """Trains, and writes checkpoints, the model and the plot."""
-    mesh = gpt2_setup.make_mesh()
-    folder, text = gpt2_setup.inputs(args)
-    blocks = gpt2_setup.read_text(args, folder, text)
-    graph, params, _ = gpt2_model.load(folder, mesh)
+    mesh = finetune_setup.make_mesh()
+    make, data = finetune_tiny.make_gpt2, finetune_tiny.TEXT
+    folder, text = finetune_setup.inputs(args, "text", make, data)
+    rows = gpt2_text.read_text(args, folder, text)
+    graph, params, _ = gpt2_model.FAMILY.load(folder, mesh)
 
     def loss_fn(params: Any, _: None, tokens: jax.Array) -> jax.Array:
         return gpt2_model.next_token_loss(nnx.merge(graph, params), tokens)
 
-    params = gpt2_train.train(args, blocks, loss_fn, params)
+    params = finetune_train.train(args, rows, loss_fn, params)
     if jax.process_index() == 0:
-        gpt2_model.save(args.output / "model", params, folder)
+        gpt2_model.FAMILY.save(args.output / "model", params, folder)
         print(f"model: {args.output / 'model'}", flush=True)
 
 
 if __name__ == "__main__":
-    gpt2_setup.run(parse_arguments(), train)
+    finetune_setup.run(parse_arguments(), train)

@@ -1,25 +1,50 @@
-"""Text for the fine-tuning of GPT-2: its tokens, and the batch of each step.
+"""Text for the fine-tuning of GPT-2, as rows of tokens.
 
     tokenizer = read_tokenizer(folder)
-    blocks = Blocks.read(path, tokenizer, length=128, vocabulary=50257)
-    tokens = blocks.rows(step, batch=32, seed=0)
+    rows = read_rows(path, tokenizer, length=128, vocabulary=50257)
 
 The text is a file, or JSON lines with one document each (.jsonl). Its tokens, with
-<|endoftext|> after each document, are cut into blocks. The order of the blocks depends
-on the seed and the step alone, so a resumed training continues it exactly.
+<|endoftext|> after each document, are cut into rows.
 """
 
-import dataclasses
+import argparse
 import json
-import zlib
 from pathlib import Path
-from typing import Self
 
+import finetune_setup
+import gpt2_model
 import numpy as np
-from gpt2_model import InputError
+from finetune_setup import Rows
+from hugging_face import InputError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 END_OF_TEXT = "<|endoftext|>"
+
+
+def add_arguments(parser: argparse.ArgumentParser, output: str) -> None:
+    """Adds the options of the programs for GPT-2; `output` is a folder."""
+    finetune_setup.add_arguments(parser, output, length=512)
+    add = parser.add_argument
+    add("--text", type=Path, help="a text file, or JSON lines (.jsonl)")
+    add("--field", default="text", help="of each JSON line (default text)")
+
+
+def read_text(args: argparse.Namespace, folder: Path, path: Path) -> Rows:
+    """Reads the text for the model in a folder.
+
+    Raises:
+      InputError: see `read_rows` and `finetune_setup.check`.
+    """
+    config = gpt2_model.FAMILY.read_config(folder)
+    rows = read_rows(
+        path,
+        read_tokenizer(folder),
+        length=min(args.length, config.n_positions),
+        vocabulary=config.vocab_size,
+        field=args.field,
+    )
+    finetune_setup.check(args, rows, path)
+    return rows
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -83,71 +108,44 @@ def read_documents(path: Path, field: str = "text") -> list[str]:
     return documents
 
 
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """Text as blocks of equal length.
+def read_rows(
+    path: Path,
+    tokenizer: Tokenizer,
+    *,
+    length: int,
+    vocabulary: int,
+    field: str = "text",
+) -> Rows:
+    """Reads and cuts a text.
 
-    Attributes:
-      tokens: int32 [blocks, length + 1]; a block begins with the last token of the one
-        before it.
-      checksum: of all tokens.
+    A row begins with the last token of the one before it.
+
+    Args:
+      path: see `read_documents`.
+      tokenizer: of the checkpoint.
+      length: predicted tokens of a row.
+      vocabulary: number of tokens of the model.
+      field: see `read_documents`.
+
+    Raises:
+      InputError: the text is unreadable, or shorter than one row; or the tokenizer is
+        not that of the model.
     """
-
-    tokens: np.ndarray
-    checksum: int
-
-    @classmethod
-    def read(
-        cls,
-        path: Path,
-        tokenizer: Tokenizer,
-        *,
-        length: int,
-        vocabulary: int,
-        field: str = "text",
-    ) -> Self:
-        """Reads and cuts a text.
-
-        Args:
-          path: see `read_documents`.
-          tokenizer: of the checkpoint.
-          length: predicted tokens of a block.
-          vocabulary: number of tokens of the model.
-          field: see `read_documents`.
-
-        Raises:
-          InputError: the text is unreadable, or shorter than one block; or the
-            tokenizer is not that of the model.
-        """
-        end = tokenizer.token_to_id(END_OF_TEXT)
-        if end is None or tokenizer.get_vocab_size() > vocabulary:
-            raise InputError(
-                f"the tokenizer has {tokenizer.get_vocab_size()} tokens, {END_OF_TEXT} "
-                f"{'not ' if end is None else ''}among them, and the model has "
-                f"{vocabulary}: take tokenizer and model from one checkpoint."
-            )
-        encoded = tokenizer.encode_batch(read_documents(path, field))
-        parts = [np.asarray([*one.ids, end], np.int32) for one in encoded]
-        stream = np.concatenate([np.empty(0, np.int32), *parts])
-        count = (len(stream) - 1) // length
-        if count < 1:
-            raise InputError(
-                f"{path} has {len(stream)} tokens, and a block needs {length + 1}: "
-                "give more text, or a smaller --length."
-            )
-        at = length * np.arange(count)[:, None] + np.arange(length + 1)
-        return cls(stream[at], zlib.crc32(stream.data))
-
-    @property
-    def length(self) -> int:
-        """Predicted tokens of a block."""
-        return self.tokens.shape[1] - 1
-
-    def rows(self, step: int, *, batch: int, seed: int) -> np.ndarray:
-        """Returns the blocks of a step of all ranks: int32 [batch, length + 1].
-
-        Every epoch has an order of its own, and leaves out a last, incomplete batch.
-        """
-        epoch, place = divmod(step, len(self.tokens) // batch)
-        order = np.random.default_rng((seed, epoch)).permutation(len(self.tokens))
-        return self.tokens[order[place * batch :][:batch]]
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    if end is None or tokenizer.get_vocab_size() > vocabulary:
+        raise InputError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, {END_OF_TEXT} "
+            f"{'not ' if end is None else ''}among them, and the model has "
+            f"{vocabulary}: take tokenizer and model from one checkpoint."
+        )
+    encoded = tokenizer.encode_batch(read_documents(path, field))
+    parts = [np.asarray([*one.ids, end], np.int32) for one in encoded]
+    stream = np.concatenate([np.empty(0, np.int32), *parts])
+    count = (len(stream) - 1) // length
+    if count < 1:
+        raise InputError(
+            f"{path} has {len(stream)} tokens, and a row needs {length + 1}: "
+            "give more text, or a smaller --length."
+        )
+    at = length * np.arange(count)[:, None] + np.arange(length + 1)
+    return Rows(stream[at])

@@ -16,12 +16,15 @@ Adaptation of Large Language Models", ICLR 2022, section 4.
 import argparse
 from typing import Any
 
+import finetune_setup
+import finetune_tiny
+import finetune_train
 import gpt2_model
-import gpt2_setup
-import gpt2_train
+import gpt2_text
 import jax
 import numpy as np
 from flax import nnx
+from hugging_face import place
 from jax.sharding import Mesh
 
 # Linear layers of a block that can have an adapter: of the attention, and of the MLP.
@@ -33,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    gpt2_setup.add_arguments(parser, output="adapted")
+    gpt2_text.add_arguments(parser, output="adapted")
     add = parser.add_argument
     add("--rank", type=int, default=8, help="of an adapter (default 8)")
     add(
@@ -67,7 +70,7 @@ def add_adapters(
         sizes = layer.in_features, args.rank, layer.out_features
         setattr(module, name, nnx.LoRA(*sizes, base_module=layer, rngs=rngs))
     graph, adapters, base = nnx.split(model, nnx.LoRAParam, ...)
-    adapters = jax.tree.map(lambda x: gpt2_model.place(mesh, np.asarray(x)), adapters)
+    adapters = jax.tree.map(lambda x: place(mesh, np.asarray(x)), adapters)
     return graph, adapters, base
 
 
@@ -83,10 +86,11 @@ def merged(model: gpt2_model.Gpt2, targets: list[str]) -> nnx.State:
 
 def train(args: argparse.Namespace) -> None:
     """Trains the adapters, and writes checkpoints, the model and the plot."""
-    mesh = gpt2_setup.make_mesh()
-    folder, text = gpt2_setup.inputs(args)
-    blocks = gpt2_setup.read_text(args, folder, text)
-    graph, params, checksum = gpt2_model.load(folder, mesh)
+    mesh = finetune_setup.make_mesh()
+    make, data = finetune_tiny.make_gpt2, finetune_tiny.TEXT
+    folder, text = finetune_setup.inputs(args, "text", make, data)
+    rows = gpt2_text.read_text(args, folder, text)
+    graph, params, checksum = gpt2_model.FAMILY.load(folder, mesh)
     graph, adapters, base = add_adapters(nnx.merge(graph, params), args, mesh)
     own, all_ = (sum(x.size for x in jax.tree.leaves(t)) for t in (adapters, base))
     if jax.process_index() == 0:
@@ -95,9 +99,9 @@ def train(args: argparse.Namespace) -> None:
     def loss_fn(adapters: Any, base: Any, tokens: jax.Array) -> jax.Array:
         return gpt2_model.next_token_loss(nnx.merge(graph, adapters, base), tokens)
 
-    adapters = gpt2_train.train(
+    adapters = finetune_train.train(
         args,
-        blocks,
+        rows,
         loss_fn,
         adapters,
         constants=base,
@@ -105,9 +109,9 @@ def train(args: argparse.Namespace) -> None:
     )
     params = merged(nnx.merge(graph, adapters, base), args.targets)
     if jax.process_index() == 0:
-        gpt2_model.save(args.output / "model", params, folder)
+        gpt2_model.FAMILY.save(args.output / "model", params, folder)
         print(f"model: {args.output / 'model'}", flush=True)
 
 
 if __name__ == "__main__":
-    gpt2_setup.run(parse_arguments(), train)
+    finetune_setup.run(parse_arguments(), train)

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import gpt2_train
-from gpt2_model import InputError
+import finetune_train
+from hugging_face import InputError
 
 
 def _losses(output):
@@ -81,7 +81,7 @@ def test_a_resumed_training_has_the_bits_of_one_without_a_pause(exact, tmp_path)
 @pytest.mark.long
 def test_a_training_is_not_overwritten_or_continued_with_other_settings(exact):
     folder = exact[1] / "checkpoints"
-    checkpoints = gpt2_train.Checkpoints(folder, {"seed": 3})
+    checkpoints = finetune_train.Checkpoints(folder, {"seed": 3})
     with pytest.raises(InputError, match="training of 8 steps: add --resume"):
         checkpoints.restore(None, resume=False)
     with pytest.raises(InputError, match="seed=0, not 3: resume it with the same"):

@@ -14,9 +14,12 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+import finetune_tiny
 import gpt2_model
 import gpt2_text
-import gpt2_tiny
+from finetune_setup import Rows
+from gpt2_model import FAMILY
+from hugging_face import InputError, write_tensors
 
 # Every field has an effect on the result.
 CONFIG = gpt2_model.Config(
@@ -50,16 +53,16 @@ def _tensors():
     return {
         name: (0.3 * generator.standard_normal(shape)).astype(np.float32)
         + np.float32(len(shape) == 1 and name.endswith("weight"))
-        for name, shape in sorted(gpt2_model.shapes(CONFIG).items())
+        for name, shape in sorted(FAMILY.shapes(CONFIG).items())
     }
 
 
 def _write(folder, tensors=None, **fields):
     """Writes a checkpoint, with the tokenizer of the tiny one."""
-    gpt2_tiny.make(folder)
+    finetune_tiny.make_gpt2(folder)
     config = {"model_type": "gpt2", **dataclasses.asdict(CONFIG), **fields}
     (folder / "config.json").write_text(json.dumps(config))
-    gpt2_model.write_tensors(folder, _tensors() if tensors is None else tensors)
+    write_tensors(folder, _tensors() if tensors is None else tensors)
     return folder
 
 
@@ -83,7 +86,7 @@ def _same(params, others):
 
 
 def test_logits_loss_and_gradients_are_those_of_transformers(checkpoint, mesh):
-    graph, params, _ = gpt2_model.load(checkpoint, mesh)
+    graph, params, _ = FAMILY.load(checkpoint, mesh)
 
     def loss_fn(params):
         model = nnx.merge(graph, params)
@@ -94,20 +97,20 @@ def test_logits_loss_and_gradients_are_those_of_transformers(checkpoint, mesh):
     np.testing.assert_allclose(logits[:, -1, :3], LOGITS, atol=3e-5)
     assert float(loss) == pytest.approx(LOSS, rel=1e-6)
     flat = nnx.to_flat_state(gradients)
-    norms = {gpt2_model.tensor_name(p): float(jnp.linalg.norm(v[...])) for p, v in flat}
+    norms = {FAMILY.tensor_name(p): float(jnp.linalg.norm(v[...])) for p, v in flat}
     for name, norm in GRADIENT_NORMS.items():
         assert norms[name] == pytest.approx(norm, rel=2e-5), name
 
 
 def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tmp_path):
-    params = gpt2_model.load(checkpoint, mesh)[1]
+    params = FAMILY.load(checkpoint, mesh)[1]
     # `save_pretrained` writes this form, and older checkpoints have it: with the
     # embedding twice, and the masks of attention.
     full = {f"transformer.{name}": value for name, value in _tensors().items()}
     full["lm_head.weight"] = full["transformer.wte.weight"]
     full["transformer.h.0.attn.bias"] = np.ones((1, 1, 16, 16), np.uint8)
     full["transformer.h.0.attn.masked_bias"] = np.array(-1e4, np.float32)
-    assert _same(params, gpt2_model.load(_write(tmp_path / "full", full), mesh)[1])
+    assert _same(params, FAMILY.load(_write(tmp_path / "full", full), mesh)[1])
     # The checkpoint comes in parts.
     parts = _write(tmp_path / "parts")
     (parts / "model.safetensors").unlink()
@@ -118,10 +121,10 @@ def test_every_form_of_a_checkpoint_has_the_same_parameters(checkpoint, mesh, tm
         save_file(part, parts / file)
     index = parts / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": files}))
-    assert _same(params, gpt2_model.load(parts, mesh)[1])
+    assert _same(params, FAMILY.load(parts, mesh)[1])
     # The checkpoint has half the bytes.
     half = {name: v.astype(ml_dtypes.bfloat16) for name, v in _tensors().items()}
-    rounded = gpt2_model.load(_write(tmp_path / "half", half), mesh)[1]
+    rounded = FAMILY.load(_write(tmp_path / "half", half), mesh)[1]
     assert _same(rounded, jax.tree.map(lambda x: x.astype("bfloat16"), params))
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(rounded))
 
@@ -130,9 +133,9 @@ def test_a_saved_checkpoint_has_the_bytes_of_the_loaded_one(checkpoint, tmp_path
     axes = (jax.sharding.AxisType.Auto,) * 2
     # Parameters that are divided over the devices of a process are put together.
     mesh = jax.make_mesh((1, 8), ("data", "fsdp"), axis_types=axes)
-    params = gpt2_model.load(checkpoint, mesh)[1]
+    params = FAMILY.load(checkpoint, mesh)[1]
     assert not params["wte"]["embedding"][...].sharding.is_fully_replicated
-    gpt2_model.save(tmp_path / "saved", params, checkpoint)
+    FAMILY.save(tmp_path / "saved", params, checkpoint)
     saved = load_file(tmp_path / "saved" / "model.safetensors")
     assert saved.keys() == _tensors().keys()
     assert all(np.array_equal(saved[name], v) for name, v in _tensors().items())
@@ -164,16 +167,16 @@ def test_a_checkpoint_that_does_not_match_is_an_error(
     tensors, fields, words, mesh, tmp_path
 ):
     folder = _write(tmp_path, tensors, **fields)
-    with pytest.raises(gpt2_model.InputError) as caught:
-        gpt2_model.load(folder, mesh)
+    with pytest.raises(InputError) as caught:
+        FAMILY.load(folder, mesh)
     for word in (str(folder), *words):
         assert word in str(caught.value)
 
 
 def _read_all(folder, mesh):
-    gpt2_model.load(folder, mesh)
+    FAMILY.load(folder, mesh)
     tokenizer = gpt2_text.read_tokenizer(folder)
-    gpt2_text.Blocks.read(folder / "text.txt", tokenizer, length=32, vocabulary=384)
+    gpt2_text.read_rows(folder / "text.txt", tokenizer, length=32, vocabulary=384)
 
 
 @pytest.mark.parametrize(
@@ -187,17 +190,17 @@ def _read_all(folder, mesh):
         ("vocab.json", b"[", ("unreadable", "again")),
         ("text.txt", None, ("text.txt: No such file", "JSON lines")),
         ("text.txt", b"\xff\xfe", ("text.txt", "UTF-8")),
-        ("text.txt", b"a few words", ("text.txt", "a block needs 33", "--length")),
+        ("text.txt", b"a few words", ("text.txt", "a row needs 33", "--length")),
     ],
 )
 def test_an_unusable_file_is_an_error_that_names_it(
     file, content, words, mesh, tmp_path
 ):
-    gpt2_tiny.make(tmp_path)
+    finetune_tiny.make_gpt2(tmp_path)
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(gpt2_model.InputError) as caught:
+    with pytest.raises(InputError) as caught:
         _read_all(tmp_path, mesh)
     for word in (str(tmp_path), *words):
         assert word in str(caught.value)
@@ -220,24 +223,22 @@ def test_a_document_of_json_lines_ends_with_the_end_of_text(checkpoint, tmp_path
     path = tmp_path / "documents.jsonl"
     path.write_text('{"body": "A rank"}\n{"body": "The owner"}\n')
     tokenizer = gpt2_text.read_tokenizer(checkpoint)
-    blocks = gpt2_text.Blocks.read(
-        path, tokenizer, length=1, vocabulary=384, field="body"
-    )
+    rows = gpt2_text.read_rows(path, tokenizer, length=1, vocabulary=384, field="body")
     end = tokenizer.token_to_id(gpt2_text.END_OF_TEXT)
     ids = [*tokenizer.encode("A rank").ids, end, *tokenizer.encode("The owner").ids]
-    assert [*blocks.tokens[:, 0], blocks.tokens[-1, 1]] == [*ids, end]
-    with pytest.raises(gpt2_model.InputError, match=r'line 1.*"text".*--field'):
-        gpt2_text.Blocks.read(path, tokenizer, length=1, vocabulary=384)
-    with pytest.raises(gpt2_model.InputError, match="the model has 300"):
-        gpt2_text.Blocks.read(path, tokenizer, length=1, vocabulary=300, field="body")
+    assert [*rows.tokens[:, 0], rows.tokens[-1, 1]] == [*ids, end]
+    with pytest.raises(InputError, match=r'line 1.*"text".*--field'):
+        gpt2_text.read_rows(path, tokenizer, length=1, vocabulary=384)
+    with pytest.raises(InputError, match="the model has 300"):
+        gpt2_text.read_rows(path, tokenizer, length=1, vocabulary=300, field="body")
 
 
-def test_an_epoch_has_every_block_once_in_an_order_of_its_own():
-    blocks = gpt2_text.Blocks(np.arange(10)[:, None], 0)
+def test_an_epoch_has_every_row_once_in_an_order_of_its_own():
+    rows = Rows(np.arange(10)[:, None])
     epochs = [
-        np.concatenate([blocks.rows(step, batch=3, seed=5) for step in steps]).ravel()
+        np.concatenate([rows.of_step(step, batch=3, seed=5) for step in steps]).ravel()
         for steps in ((0, 1, 2), (3, 4, 5))
     ]
     assert all(len(set(epoch.tolist())) == 9 for epoch in epochs)
     assert epochs[0].tolist() != epochs[1].tolist()
-    assert blocks.rows(4, batch=3, seed=5).ravel().tolist() == epochs[1][3:6].tolist()
+    assert rows.of_step(4, batch=3, seed=5).ravel().tolist() == epochs[1][3:6].tolist()

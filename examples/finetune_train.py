@@ -1,4 +1,4 @@
-"""The training of both programs for GPT-2: step, checkpoints and loop.
+"""The training of the programs for fine-tuning: step, checkpoints and loop.
 
 A checkpoint has the trained parameters, the state of the optimizer, late gradients and
 the step. In mode `exact` a resumed training ends with the bits of one that was never
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gpt2_model
-import gpt2_setup
-import gpt2_text
+import finetune_setup
+import hugging_face
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
-from gpt2_model import InputError
+from finetune_setup import Rows
+from hugging_face import InputError
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -89,11 +89,9 @@ def make_program(
             one = jax.value_and_grad(loss_fn)(params, constants, part)
             return jax.tree.map(jnp.add, total, one), None
 
-        # Each device divides its own sequences into parts, whose gradients are added up
-        # before the call.
-        parts = tokens.reshape(-1, args.accumulate, tokens.shape[-1]).swapaxes(0, 1)
+        # The gradients of the parts are added up before the call.
         zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
-        total, _ = lax.scan(add, zeros, parts)
+        total, _ = lax.scan(add, zeros, parts(tokens, args.accumulate))
         loss, gradients = jax.tree.map(lambda x: x / args.accumulate, total)
         gradients, stats = jax_optireduce.average_gradients(
             gradients, "data", **call, return_stats=True
@@ -121,6 +119,17 @@ def make_program(
     return Program(
         lambda state, tokens: updated(*state, constants, tokens), jax.jit(of_ranks)
     )
+
+
+def divided(rows: np.ndarray) -> jax.Array:
+    """Makes a global array of rows, divided over all devices."""
+    place = NamedSharding(jax.sharding.get_mesh(), P(("data", "fsdp")))
+    return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)
+
+
+def parts(rows: jax.Array, number: int) -> jax.Array:
+    """Divides the rows of each device: [n, ...] -> [number, n / number, ...]."""
+    return rows.reshape(-1, number, *rows.shape[1:]).swapaxes(0, 1)
 
 
 class Checkpoints:
@@ -151,7 +160,7 @@ class Checkpoints:
             other settings.
         """
         step = self._manager.latest_step()
-        gpt2_model.check_same(step or 0, f"the checkpoints in {self._folder}")
+        hugging_face.check_same(step or 0, f"the checkpoints in {self._folder}")
         if step is None:
             return 0, fresh
         if not resume:
@@ -199,7 +208,7 @@ class Checkpoints:
             )
             # The folder exists: the first manager has made it.
             alone = self._make_manager(create=False, multiprocessing_options=processes)
-            self._write(alone, step, jax.tree.map(_whole, state))
+            self._write(alone, step, jax.tree.map(hugging_face.whole, state))
         raise SystemExit(
             f"{total - live} of {total} processes are gone: start again with --resume, "
             f"from step {step}"
@@ -220,14 +229,6 @@ class Checkpoints:
         self._manager.close()
 
 
-def _whole(x: jax.Array) -> np.ndarray:
-    """Returns an array of which every process has all parts."""
-    whole = np.empty(x.shape, x.dtype)
-    for shard in x.addressable_shards:
-        whole[shard.index] = shard.data
-    return whole
-
-
 def initial_state(params: Any, optimizer: Any) -> State:
     """Returns the state before the first step, all of it sharded as the parameters.
 
@@ -240,13 +241,13 @@ def initial_state(params: Any, optimizer: Any) -> State:
         return State(params, optimizer.init(params), rest)
 
     shapes = jax.eval_shape(initialise, params)
-    places = jax.tree.map(lambda x: gpt2_model.sharding(mesh, x.shape), shapes)
+    places = jax.tree.map(lambda x: hugging_face.sharding(mesh, x.shape), shapes)
     return jax.jit(initialise, out_shardings=places, donate_argnums=0)(params)
 
 
 def train(
     args: argparse.Namespace,
-    blocks: gpt2_text.Blocks,
+    rows: Rows,
     loss_fn: LossFunction,
     params: Any,
     *,
@@ -256,10 +257,10 @@ def train(
     """Trains, and writes checkpoints and the plot.
 
     Args:
-      args: the common options, see `gpt2_setup.add_arguments`.
-      blocks: the text.
+      args: the common options, see `finetune_setup.add_arguments`.
+      rows: the data.
       loss_fn: loss of a part of the batch.
-      params: its first argument, sharded as by `gpt2_model.sharding`. Donated.
+      params: its first argument, sharded as by `hugging_face.sharding`. Donated.
       constants: its second argument.
       settings: options of the program that a resumed training must share, beside the
         common ones.
@@ -270,13 +271,13 @@ def train(
     Raises:
       InputError: see `Checkpoints.restore`.
     """
-    optimizer = gpt2_setup.make_optimizer(args)
+    optimizer = finetune_setup.make_optimizer(args)
     state = initial_state(params, optimizer)
-    shared = gpt2_setup.settings(args) | {"text": blocks.checksum} | (settings or {})
+    shared = finetune_setup.settings(args) | {"text": rows.checksum} | (settings or {})
     checkpoints = Checkpoints(args.output / "checkpoints", shared)
     first, state = checkpoints.restore(state, resume=args.resume)
     program = make_program(args, loss_fn, constants, optimizer, state)
-    state = _run(args, program, blocks, checkpoints, state, first)
+    state = _run(args, program, rows, checkpoints, state, first)
     checkpoints.close()
     return state.params
 
@@ -284,26 +285,24 @@ def train(
 def _run(
     args: argparse.Namespace,
     program: Program,
-    blocks: gpt2_text.Blocks,
+    rows: Rows,
     checkpoints: Checkpoints,
     state: State,
     first: int,
 ) -> State:
     """Makes the steps after the first `first`, and returns the state after the last."""
     end = min(args.steps, args.stop_after or args.steps)
-    rows = NamedSharding(jax.sharding.get_mesh(), P(("data", "fsdp")))
     zeros = state.rest if first == 0 else jax.tree.map(jnp.zeros_like, state.rest)
     with Progress(
         args.steps,
         first=first,
         unit="tokens",
-        units_per_step=args.batch * blocks.length,
+        units_per_step=args.batch * rows.length,
         plot=args.output / "progress.png",
     ) as progress:
         for done in range(first + 1, end + 1):
-            own = blocks.rows(done - 1, batch=args.batch, seed=args.seed)
-            tokens = jax.make_array_from_callback(own.shape, rows, own.__getitem__)
-            params, opt_state, loss, stats = program.step(state, tokens)
+            own = rows.of_step(done - 1, batch=args.batch, seed=args.seed)
+            params, opt_state, loss, stats = program.step(state, divided(own))
             state = State(params, opt_state, zeros)
             progress.step(loss, stats)
             saves = done == end or done % args.save_every == 0
