@@ -1,4 +1,4 @@
-"""A tiny, untrained model and small data for it, in the formats of the real ones.
+"""Tiny, untrained models and small data for them, in the formats of the real ones.
 
 The programs for fine-tuning make them where no checkpoint is given, and read them with
 the code that reads a real one. The data is sentences of a small grammar, so that a
@@ -7,20 +7,31 @@ short training learns much of it.
 
 from pathlib import Path
 
+import encoder_model
+import encoder_text
 import gpt2_model
 import numpy as np
 from gpt2_text import END_OF_TEXT
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import BpeTrainer
 
-# Chosen: the model compiles in seconds.
+# Chosen: the models compile in seconds.
 GPT2 = gpt2_model.Config(vocab_size=384, n_positions=64, n_embd=32, n_layer=2, n_head=4)
+ENCODER = encoder_model.Config(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=64,
+)
 
-# Standard deviation of the weights. Source: "initializer_range" of GPT-2.
-GPT2_DEVIATION = 0.02
+# Standard deviations of the weights. Source: the first is "initializer_range" of GPT-2.
+# The other one is chosen: with that of BERT, 0.02, the tiny encoder learns no class.
+GPT2_DEVIATION, ENCODER_DEVIATION = 0.02, 0.2
 
-# The data of the model in its folder.
-TEXT = "text.txt"
+# The data of each model in its folder.
+TEXT, GLOSSES = "text.txt", "wordnet"
 
 # Chosen: with the default batch an epoch of GPT-2 has 21 steps.
 SENTENCES = 4000
@@ -64,4 +75,37 @@ def _train_tokenizer(text: str) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
+
+
+def make_encoder(folder: Path) -> None:
+    """Writes an encoder and glosses into a folder, unless it has them."""
+    if (folder / GLOSSES).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _tokenizer_of_words().save(str(folder / "tokenizer.json"))
+    encoder_model.FAMILY.write_untrained(folder, ENCODER, ENCODER_DEVIATION)
+    # A gloss is verb and object; its class is that of the verb.
+    first = encoder_model.CLASSES - len(GRAMMAR[1])
+    numbers = {verb: first + number for number, verb in enumerate(GRAMMAR[1])}
+    lines = [
+        f"{offset:08} {numbers[verb]} v 01 word 0 000 | {verb} {its}  \n"
+        for offset, (_, verb, its, _) in enumerate(sentences())
+    ]
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    for number, name in enumerate(encoder_text.FILES):
+        (data / name).write_text("".join(lines[number :: len(encoder_text.FILES)]))
+    data.rename(folder / GLOSSES)
+
+
+def _tokenizer_of_words() -> Tokenizer:
+    """Returns a tokenizer in the form of BERT's, with the words of the grammar."""
+    words = {word for part in GRAMMAR for one in part for word in one.lower().split()}
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(words)]
+    ids = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(ids))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tokenizer

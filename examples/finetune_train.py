@@ -253,6 +253,7 @@ def train(
     *,
     constants: Any = None,
     settings: dict[str, Any] | None = None,
+    evaluate: Callable[[int, Any], None] | None = None,
 ) -> Any:
     """Trains, and writes checkpoints and the plot.
 
@@ -264,6 +265,8 @@ def train(
       constants: its second argument.
       settings: options of the program that a resumed training must share, beside the
         common ones.
+      evaluate: gets step and parameters, before the first step, every `args.evaluate`
+        steps and at the end; not while a process is dead.
 
     Returns:
       The trained parameters.
@@ -277,7 +280,7 @@ def train(
     checkpoints = Checkpoints(args.output / "checkpoints", shared)
     first, state = checkpoints.restore(state, resume=args.resume)
     program = make_program(args, loss_fn, constants, optimizer, state)
-    state = _run(args, program, rows, checkpoints, state, first)
+    state = _run(args, program, rows, checkpoints, state, first, evaluate)
     checkpoints.close()
     return state.params
 
@@ -289,10 +292,13 @@ def _run(
     checkpoints: Checkpoints,
     state: State,
     first: int,
+    evaluate: Callable[[int, Any], None] | None,
 ) -> State:
     """Makes the steps after the first `first`, and returns the state after the last."""
     end = min(args.steps, args.stop_after or args.steps)
     zeros = state.rest if first == 0 else jax.tree.map(jnp.zeros_like, state.rest)
+    if evaluate is not None and first == 0:
+        evaluate(0, state.params)
     with Progress(
         args.steps,
         first=first,
@@ -306,7 +312,8 @@ def _run(
             state = State(params, opt_state, zeros)
             progress.step(loss, stats)
             saves = done == end or done % args.save_every == 0
-            if not saves and done % args.resync_every:
+            due = evaluate and (done == end or done % args.evaluate == 0)
+            if not (saves or due) and done % args.resync_every:
                 continue
             with progress.pause():
                 live = jax.process_count()
@@ -317,4 +324,6 @@ def _run(
                     live = int(stats.live_processes)
                 if saves:
                     checkpoints.save(done, state, live)
+                if evaluate and due and live == jax.process_count():
+                    evaluate(done, state.params)
     return state
