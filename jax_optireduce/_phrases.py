@@ -1,13 +1,22 @@
 """Ranks, calls, sizes and times as the texts for a user name them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 
 def ranks(numbers: Collection[int]) -> str:
     """Returns "rank 2", "ranks 0 and 1" or "ranks 0, 1 and 3"."""
-    *most, last = map(str, sorted(numbers))
-    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+    return _named("rank", map(str, sorted(numbers)))
+
+
+def replicas(names: Collection[str]) -> str:
+    """Returns "replica 'a'" or "replicas 'a' and 'b'"."""
+    return _named("replica", map(repr, sorted(names)))
+
+
+def _named(kind: str, names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{kind}s {', '.join(most)} and {last}" if most else f"{kind} {last}"
 
 
 def call(identity: Mapping[str, Any]) -> str:

@@ -454,29 +454,29 @@ def _come_back(communicator: Communicator) -> Communicator:
             communicator, NAME, admission.newest_session(), life, {}
         )
     _session.current = communicator
-    if options.replica:
-        return communicator
     _begin_reports(communicator)
-    _log.warning(
-        "rank %d, life %d: the job has begun already. join(state, step) takes the "
-        "place of the earlier process.",
-        place,
-        life,
-    )
+    if not options.replica:
+        _log.warning(
+            "rank %d, life %d: the job has begun already. join(state, step) takes the "
+            "place of the earlier process.",
+            place,
+            life,
+        )
     return communicator
 
 
 def _begin_reports(communicator: Communicator) -> None:
     """Reports to the coordinator, if the job has one, from now on."""
     options = communicator.options
-    if communicator.world_size == 1 or not rendezvous.has_coordinator(options):
+    alone = communicator.world_size == 1 and not options.replica
+    if alone or not rendezvous.has_coordinator(options):
         return
 
     def place() -> tuple[int, int | None]:
         return _session.generation - 1, communicator._step  # noqa: SLF001
 
     communicator._reporter = reports.Reporter(  # noqa: SLF001 (its own module)
-        communicator, place, options.coordinator, lives.begin(communicator.rank)
+        communicator, place, options.coordinator, lives.begin(communicator.place)
     )
 
 

@@ -10,11 +10,12 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jax_optireduce import _phrases
 from jax_optireduce._session import process_end, roll_call, status
+from jax_optireduce._session.options import Options
 
 # Longest line, in bytes. Chosen: one that waits for 4,000 ranks fits.
 LINE_BYTES_MAX = 1 << 16
@@ -35,6 +36,8 @@ _LIMIT_S = 3.0
 _END_S = 1.0
 
 # The fields of a report and their types; the other fields are lists.
+#   rank: the place of the process in the job, as the numbers in the lists
+#   replica: its name; "" for a process that is none
 #   session: number of the session; -1 while the process waits for its place in one
 #   step: of the program at its last `admit`
 #   state: of `_STATES`; reason: of the end
@@ -45,6 +48,7 @@ _END_S = 1.0
 #   calls_behind: [rank, calls] of the others that are behind this rank
 _FIELDS: dict[str, tuple[type, ...]] = {
     "rank": (int,),
+    "replica": (str,),
     "life": (int,),
     "pid": (int,),
     "host": (str,),
@@ -71,7 +75,10 @@ class Source(Protocol):
     """The interface of the communicator of this process."""
 
     rank: int
+    place: int
+    options: Options
 
+    def places_of(self, ranks: Sequence[int]) -> list[int]: ...
     def counters(self) -> dict[str, int]: ...
     def collective_totals(self) -> dict[str, dict[str, Any]]: ...
 
@@ -89,6 +96,7 @@ def parse(line: bytes) -> Report | None:
         fits = (
             report.keys() == {*_FIELDS, *_RANK_LISTS, "calls_behind"}
             and report["state"] in _STATES
+            and report["replica"].isprintable()
             and all(isinstance(report[name], of) for name, of in _FIELDS.items())
             and all(type(x) is int for name in _RANK_LISTS for x in report[name])
             and all(type(x) is type(y) is int for x, y in report["calls_behind"])
@@ -154,6 +162,8 @@ class Reporter:
             pause_s = _PERIOD_S
             try:
                 self._send(self._report())
+            except LookupError:
+                pass  # A new session has begun, with other ranks.
             except (OSError, ValueError):
                 self._disconnect()
                 pause_s = min(max(2 * pause_s, _PERIOD_S), _RETRY_MAX_S)
@@ -171,13 +181,14 @@ class Reporter:
             connection.close()
 
     def _report(self) -> Report:
-        source = self._source
+        source, places = self._source, self._source.places_of
         counters = source.counters()
         seen = status.read_own(source.rank, _LIMIT_S)
         call = next(iter(seen.get("calls", ())), None)
         session, step = self._place()
         return {
-            "rank": source.rank,
+            "rank": source.place,
+            "replica": source.options.replica,
             "life": self._life,
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -191,8 +202,8 @@ class Reporter:
             "calls_skipped": counters.get("calls_skipped", 0),
             "call": "" if call is None else _phrases.call(call),
             "call_age_s": 0.0 if call is None else call["age_s"],
-            "waiting_for": [] if call is None else call["waiting_for"],
-            "absent": [] if call is None else call["absent"],
+            "waiting_for": [] if call is None else places(call["waiting_for"]),
+            "absent": [] if call is None else places(call["absent"]),
             "calls_behind": self._find_behind(seen),
         }
 
@@ -219,8 +230,11 @@ class Reporter:
         return self._shares
 
     def _find_behind(self, seen: Mapping[str, Any]) -> list[list[int]]:
-        """Returns the ranks that were behind in this report and in the last one."""
+        """Returns the places that were behind in this report and in the last one."""
         before = self._behind
-        self._behind = {p["rank"]: p["calls_behind"] for p in seen.get("peers", ())}
-        both = {r: min(n, before.get(r, 0)) for r, n in self._behind.items()}
-        return [[rank, calls] for rank, calls in both.items() if calls > 0]
+        peers = seen.get("peers", ())
+        places = self._source.places_of([peer["rank"] for peer in peers])
+        calls = [peer["calls_behind"] for peer in peers]
+        self._behind = dict(zip(places, calls, strict=True))
+        both = {p: min(n, before.get(p, 0)) for p, n in self._behind.items()}
+        return [[place, calls] for place, calls in both.items() if calls > 0]

@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     _end_by_signals()
     host = f"[{args.bind}]" if ":" in args.bind else args.bind
     address = f"{host}:{args.port}"
+    reports = roll_call.listen(f"{host}:{args.port + 1}")
+    job_reports.serve(reports, args.ranks)
     if args.ranks is None:
         listener = roll_call.listen(address)
         token = store.read_token(args.token_file)
@@ -101,8 +103,6 @@ def run(args: argparse.Namespace) -> int:
             )
         store.serve(listener, token)
         return 0
-    reports = roll_call.listen(f"{host}:{args.port + 1}")
-    job_reports.serve(reports, args.ranks)
     roll_call.host(address, args.ranks)
     heartbeat_timeout_s = Internal.read(os.environ).heartbeat_timeout_s
     try:

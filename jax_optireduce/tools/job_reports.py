@@ -18,6 +18,10 @@ from jax_optireduce._session import reports
 # Silence after which a rank is "silent", in seconds. Chosen: five reports.
 _SILENT_S = 5.0
 
+# Largest number of replicas whose reports are kept. Chosen: far more than a job has at
+# a time; those that are gone are forgotten first.
+_REPLICAS_MAX = 4096
+
 # Largest number of connections that have not reported, in addition to the number of
 # ranks, which may all come at once. The oldest one is closed beyond it.
 # Chosen: more than the tools that ask at the same time.
@@ -33,12 +37,12 @@ class _Last:
     connection: asyncio.StreamWriter | None
 
 
-def serve(listener: socket.socket, ranks: int) -> None:
+def serve(listener: socket.socket, ranks: int | None) -> None:
     """Takes reports and answers questions, on a daemon thread, until the process ends.
 
     Args:
       listener: of this process.
-      ranks: number of processes of the job.
+      ranks: number of processes of the job; None: replicas, of any number.
     """
     board = _Board(ranks)
     threading.Thread(
@@ -51,8 +55,9 @@ def serve(listener: socket.socket, ranks: int) -> None:
 class _Board:
     """The last reports, and the connections."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int | None) -> None:
         self._ranks = ranks
+        self._ranks_max = _REPLICAS_MAX if ranks is None else ranks
         self._last: dict[int, _Last] = {}
         # Connections that have not reported, in the order of their arrival.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
@@ -66,7 +71,7 @@ class _Board:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._strangers[writer] = None
-        if len(self._strangers) > self._ranks + _STRANGERS_MAX:
+        if len(self._strangers) > self._ranks_max + _STRANGERS_MAX:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.transport.abort()
@@ -90,7 +95,7 @@ class _Board:
         self, report: reports.Report | None, writer: asyncio.StreamWriter
     ) -> bool:
         """Keeps a report; returns False for none, and for one of an earlier life."""
-        if report is None or not 0 <= report["rank"] < self._ranks:
+        if report is None or not self._has_place(report["rank"]):
             return False
         before = self._last.get(report["rank"])
         if before is not None:
@@ -104,7 +109,19 @@ class _Board:
 
     def _answer(self) -> dict[str, Any]:
         """Returns the state of every rank, each with its last report if it has one."""
-        return {"ranks": [self._rank(rank) for rank in range(self._ranks)]}
+        known = sorted(self._last) if self._ranks is None else range(self._ranks)
+        return {"ranks": [self._rank(rank) for rank in known]}
+
+    def _has_place(self, rank: int) -> bool:
+        """Whether the report of a rank can be kept; forgets a replica that is gone."""
+        if self._ranks is not None:
+            return 0 <= rank < self._ranks
+        if rank in self._last or len(self._last) < self._ranks_max:
+            return True
+        gone = [r for r, last in self._last.items() if last.connection is None]
+        if gone:
+            del self._last[min(gone, key=lambda r: self._last[r].at_s)]
+        return bool(gone)
 
     def _rank(self, rank: int) -> dict[str, Any]:
         last = self._last.get(rank)

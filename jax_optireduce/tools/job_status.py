@@ -99,18 +99,18 @@ def _unusual(
         if other["call_age_s"] >= LONG_CALL_S and rank["rank"] in other["waiting_for"]
     ]
     if waiting:
-        found["waited for"] = _describe_waited(rank["rank"], waiting)
+        found["waited for"] = _describe_waited(rank["rank"], waiting, ranks)
     if rank["state"] != "running":
         return found
     if rank["session"] < 0:
-        found["out"] = "waits until the others take it back"
+        found["out"] = "waits until the others admit it"
     if rank["call_age_s"] >= LONG_CALL_S:
         awaited = rank["waiting_for"]
         found["in call"] = (
             f"in {rank['call']} for {_phrases.seconds(rank['call_age_s'])}"
         )
         if awaited:
-            found["in call"] += f", waits for {_phrases.ranks(awaited)}"
+            found["in call"] += f", waits for {_names(awaited, ranks)}"
     if behind := _calls_behind(rank, running):
         found["behind"] = f"{behind} call{'s' if behind > 1 else ''} behind the others"
     elif (rank["skipped"] or 0.0) > _SKIPPED_MAX:
@@ -118,9 +118,20 @@ def _unusual(
     return found
 
 
-def _describe_waited(rank: int, waiting: Sequence[Mapping[str, Any]]) -> str:
+def _names(numbers: Sequence[int], ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the words for some ranks; those of replicas have their names."""
+    named = {rank["rank"]: str(rank.get("replica", "")) for rank in ranks}
+    names = [named.get(number, "") for number in numbers]
+    return _phrases.replicas(names) if all(names) else _phrases.ranks(numbers)
+
+
+def _describe_waited(
+    rank: int,
+    waiting: Sequence[Mapping[str, Any]],
+    ranks: Sequence[Mapping[str, Any]],
+) -> str:
     """Returns the words about a rank for which others wait."""
-    names = _phrases.ranks([other["rank"] for other in waiting])
+    names = _names([other["rank"] for other in waiting], ranks)
     waits = "waits" if len(waiting) == 1 else "wait"
     call = waiting[0]["call"]
     if rank in waiting[0]["absent"]:
@@ -146,18 +157,21 @@ def _urgency(rank: Mapping[str, Any]) -> tuple[int, int]:
 def _print(ranks: Sequence[Mapping[str, Any]]) -> None:
     states = collections.Counter(rank["state"] for rank in ranks)
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    screen.show(f"{len(ranks)} ranks: {counts}", "bold")
+    replicas = any(rank.get("replica") for rank in ranks)
+    kind = "replica" if replicas else "rank"
+    screen.show(f"{len(ranks)} {kind}s: {counts}", "bold")
     unusual = [rank for rank in ranks if rank["unusual"]]
     for rank in unusual[:_DESCRIBED_MAX]:
         where = f" on {rank['host']}, process {rank['pid']}" if "pid" in rank else ""
-        line = f"rank {rank['rank']}{where}: {'; '.join(rank['unusual'].values())}"
+        name = _names([rank["rank"]], ranks)
+        line = f"{name}{where}: {'; '.join(rank['unusual'].values())}"
         # A stranger may have sent the names.
         screen.show(line if line.isprintable() else ascii(line))
     if len(unusual) > _DESCRIBED_MAX:
         more = len(unusual) - _DESCRIBED_MAX
         screen.show(f"(and {more} more; --json has all)")
     table = screen.table(
-        *("rank", "state", "life", "session", "step", "live", "calls"),
+        *(kind, "state", "life", "session", "step", "live", "calls"),
         *("participation", "skipped"),
     )
     for rank in ranks:
@@ -169,7 +183,7 @@ def _cells(rank: Mapping[str, Any]) -> list[str]:
     names = ("life", "session", "step", "live_processes", "calls_completed")
     shares = ("participation", "skipped")
     return [
-        *(str(rank["rank"]), rank["state"]),
+        *(rank.get("replica") or str(rank["rank"]), rank["state"]),
         *(_number(rank.get(name)) for name in names),
         *(_percent(rank.get(name)) for name in shares),
     ]

@@ -77,6 +77,32 @@ def test_stuck_ranks_are_shown_with_the_reason_before_those_that_wait(
         assert rank["unusual"]["in call"].endswith(", waits for ranks 1, 2 and 3")
 
 
+def test_replicas_are_shown_from_their_start_on(tmp_path, await_ranks):
+    with ranks.start(
+        *("replicated", "exact"),
+        folder=tmp_path,
+        world_size=2,
+        options={"peer_timeout_s": 2.0, "replicas_min": 2},
+        replicas=True,
+    ) as started:
+        started.add()
+        code, shown = await_ranks(
+            started,
+            lambda shown: (
+                _states("running", "running", "running")(shown)
+                and all(rank["live_processes"] == 3 for rank in shown.values())
+            ),
+        )
+        assert code == 0
+        assert len({rank["replica"] for rank in shown}) == 3
+        started[1].process.kill()
+        _, shown = await_ranks(
+            started,
+            lambda shown: any(rank["state"] == "away" for rank in shown.values()),
+        )
+        assert shown[0]["replica"] == started[1].environment["JAX_OPTIREDUCE_REPLICA"]
+
+
 def test_a_killed_rank_is_away_and_its_next_life_goes_on_in_the_next_session(
     tmp_path, await_ranks
 ):

@@ -80,19 +80,20 @@ def test_it_serves_once_all_have_come_and_until_sigterm(port):
 
 
 def test_a_port_that_is_in_use_is_named():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+    # The next port is free.
+    with launch.reserved_ports(2) as port, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port))
         other.listen()
-        port = other.getsockname()[1]
         ran = subprocess.run(
-            [*_COMMAND, "--port", str(port)],
+            [*_COMMAND, "--port", str(port), "--bind", "127.0.0.1"],
             capture_output=True,
             text=True,
             check=False,
             timeout=_PATIENCE_S,
         )
     assert ran.returncode == 1
-    assert f"coordinator cannot listen at [::]:{port}: " in ran.stderr
+    assert f"coordinator cannot listen at 127.0.0.1:{port}: " in ran.stderr
     assert "--port a free TCP port." in ran.stderr
 
 

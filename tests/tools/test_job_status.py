@@ -18,6 +18,7 @@ _LIMIT_S = 60.0
 
 _REPORT = {
     "rank": 0,
+    "replica": "",
     "life": 1,
     "pid": 4711,
     "host": "node0",
@@ -40,11 +41,18 @@ _REPORT = {
 
 
 @pytest.fixture
-def coordinator():
-    """The address of a coordinator of three ranks that takes reports only."""
+def processes():
+    """The number of processes of the job; None: replicas."""
+    return 3
+
+
+@pytest.fixture
+def coordinator(processes):
+    """The address of a coordinator that takes reports only."""
     with launch.reserved_ports(2) as port:
         address = f"127.0.0.1:{port}"
-        job_reports.serve(roll_call.listen(reports.address_beside(address)), 3)
+        listener = roll_call.listen(reports.address_beside(address))
+        job_reports.serve(listener, processes)
         yield address
 
 
@@ -172,7 +180,7 @@ def test_the_table_has_one_line_for_each_rank(coordinator, ask, capsys):
     assert shown[0] == "3 ranks: 1 missing, 2 running"
     assert shown[1] == "rank 1: has not reported yet"
     assert shown[2] == (
-        "rank 2 on node0, process 4711: waits until the others take it back"
+        "rank 2 on node0, process 4711: waits until the others admit it"
     )
     assert shown[3] == "rank 0 on node0, process 4711: skips 25.0 % of the calls"
     assert [row.split() for row in shown[4:]] == [
@@ -186,6 +194,42 @@ def test_the_table_has_one_line_for_each_rank(coordinator, ask, capsys):
     ]
 
 
+@pytest.mark.parametrize("processes", [None])
+def test_replicas_are_shown_by_their_names(coordinator, ask, capsys):
+    call = {"call": "call 4 of 'grads'", "call_age_s": 2.5, "waiting_for": [7]}
+    with connect(coordinator) as one, connect(coordinator) as two:
+        one.sendall(line(rank=1, replica="berlin", **call))
+        two.sendall(line(rank=7, replica="oslo"))
+        await_ranks(ask, states("running", "running"))
+        assert __main__.main(["status", "--coordinator", coordinator]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "2 replicas: 2 running"
+    assert shown[1].startswith(
+        "replica 'oslo' on node0, process 4711: replica 'berlin'"
+    )
+    words = " ".join(shown).split("replica 'berlin' on node0, process 4711: ")[1]
+    assert words.startswith("in call 4 of 'grads' for 2.5 s, waits for replica 'oslo'")
+    assert [row.split()[0] for row in shown[-3:]] == ["replica", "oslo", "berlin"]
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("processes", [None])
+def test_replicas_that_are_gone_make_room_for_others(request, monkeypatch):
+    monkeypatch.setattr(job_reports, "_REPLICAS_MAX", 2)
+    coordinator, ask = map(request.getfixturevalue, ("coordinator", "ask"))
+    with connect(coordinator) as one, connect(coordinator) as two:
+        one.sendall(line(rank=4, replica="d"))
+        with connect(coordinator) as gone:
+            gone.sendall(line(rank=5, replica="e"))
+            await_ranks(ask, states("running", "running"))
+        await_ranks(ask, lambda ranks: ranks[5]["state"] == "away")
+        two.sendall(line(rank=6, replica="f"))
+        await_ranks(ask, lambda ranks: sorted(ranks) == [4, 6])
+        with connect(coordinator) as third:
+            third.sendall(line(rank=7, replica="g"))
+            assert third.recv(1) == b""
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -195,6 +239,7 @@ def test_the_table_has_one_line_for_each_rank(coordinator, ask, capsys):
         line(rank=3),
         line(rank=-1),
         line(state="well"),
+        line(replica="\x1b[2J"),
         line(waiting_for=["x"]),
         line(calls_behind=[[1]]),
         b"x" * (reports.LINE_BYTES_MAX + 1),

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from jax_optireduce._session import process_end, reports
+from jax_optireduce._session.options import Options
 from jax_optireduce.tools import launch
 
 # Only a hang takes longer.
@@ -20,11 +21,15 @@ _LIMIT_S = 60.0
 class Source:
     """A communicator with the counters that a test sets."""
 
-    rank = 2
+    rank = place = 2
+    options = Options()
 
     def __init__(self):
         self.totals = {}
         self.skipped = 0
+
+    def places_of(self, ranks):
+        return list(ranks)
 
     def counters(self):
         names = ("live_processes", "calls_completed", "calls_failed")
@@ -95,6 +100,7 @@ def test_a_report_has_the_place_of_the_process_and_its_counters(coordinator):
     with coordinator.accept() as connection:
         assert read(connection) == {
             "rank": 2,
+            "replica": "",
             "life": 2,
             "pid": os.getpid(),
             "host": socket.gethostname(),
