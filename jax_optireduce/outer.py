@@ -149,7 +149,9 @@ class Outer:
         )
         return OuterState(anchors, optimizers)
 
-    def step(self, params: Any, state: OuterState, step: int) -> tuple[Any, OuterState]:
+    def step(
+        self, params: Any, state: OuterState, step: int, weight: float = 1.0
+    ) -> tuple[Any, OuterState]:
         """Makes the outer steps that are due; to be called after each inner step.
 
         It takes microseconds where none is due.
@@ -158,6 +160,9 @@ class Outer:
           params: after the inner step; the tree of `init`.
           state: of the outer loop.
           step: number of inner steps made, equal on all replicas.
+          weight: of the outer gradients of this replica in the mean. The mean of all
+            weights must be 1: for a mean over tokens it is the number of tokens of this
+            replica / the mean number of a replica.
 
         Returns:
           The parameters and the state.
@@ -171,7 +176,7 @@ class Outer:
             if self.delay and since == self.delay and part in self._sent:
                 params, state = self._receive(params, state, part)
             if since == 0 and step:
-                self._send(params, state, part)
+                self._send(params, state, part, weight)
                 if not self.delay:
                     params, state = self._receive(params, state, part)
         return params, state
@@ -230,12 +235,12 @@ class Outer:
         sizes = tuple(int(np.size(leaf)) for leaf in leaves)
         return _divided(sizes, self.parts)
 
-    def _send(self, params: Any, state: OuterState, part: int) -> None:
+    def _send(self, params: Any, state: OuterState, part: int, weight: float) -> None:
         communicator.current("Outer.step")
         anchors, own = jax.tree.leaves(state.anchors), jax.tree.leaves(params)
         positions = self._divide(anchors)[part]
         gradient = _differences(
-            [anchors[i] for i in positions], [own[i] for i in positions]
+            [anchors[i] for i in positions], [own[i] for i in positions], weight
         )
         sent: Future[Any] = Future()
 
@@ -320,10 +325,12 @@ def _divided(sizes: tuple[int, ...], parts: int) -> list[list[int]]:
 
 
 @jax.jit
-def _differences(anchors: Sequence[Any], own: Sequence[Any]) -> list[jax.Array]:
-    """Returns outer gradients, float32."""
+def _differences(
+    anchors: Sequence[Any], own: Sequence[Any], weight: float = 1.0
+) -> list[jax.Array]:
+    """Returns outer gradients times their weight, float32."""
     return [
-        anchor.astype(jnp.float32) - leaf.astype(jnp.float32)
+        weight * (anchor.astype(jnp.float32) - leaf.astype(jnp.float32))
         for anchor, leaf in zip(anchors, own, strict=True)
     ]
 

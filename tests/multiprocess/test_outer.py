@@ -14,7 +14,7 @@ def _start(case, folder, world_size, **options):
     )
 
 
-@pytest.mark.parametrize("case", ["each_step", "parts"])
+@pytest.mark.parametrize("case", ["each_step", "parts", "weighted"])
 def test_the_outer_loop_computes_the_outer_steps_of_all_replicas(case, tmp_path):
     with _start(case, tmp_path, 2) as started:
         started.succeed()

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 
 import jax_optireduce as jo
+from jax_optireduce import REPLICAS
 from jax_optireduce.outer import Outer
 
 CASE = sys.argv[1]
@@ -94,6 +95,20 @@ def parts():
     close(params, own[session.place], rtol=1e-4, atol=1e-5)
 
 
+def weighted():
+    """A replica with three times the tokens has three times the weight."""
+    outer = Outer(optax.sgd(1.0), every=2, mode="exact")
+    params = {"a": jnp.zeros(1000)}
+    state = outer.init(params)
+    tokens = (100, 300)[session.place]
+    mean_tokens = float(jax.jit(lambda n: jo.pmean(n, REPLICAS))(jnp.float32(tokens)))
+    for step in range(1, 21):
+        params = {"a": params["a"] + (1.0, 5.0)[session.place]}
+        params, state = outer.step(params, state, step, weight=tokens / mean_tokens)
+    # Two steps of 1 with 100 tokens, and of 5 with 300.
+    np.testing.assert_allclose(params["a"], 10 * (2 * 100 + 10 * 300) / 400, rtol=1e-6)
+
+
 def late():
     """A replica that is late loses nothing, and no replica waits for it."""
     outer = Outer(optax.sgd(1.0), every=2)
@@ -136,5 +151,5 @@ def dead():
 
 if CASE != "dead":
     jo.join({})
-{"each_step": each_step, "parts": parts, "late": late, "dead": dead}[CASE]()
+globals()[CASE]()
 print("done", flush=True)
