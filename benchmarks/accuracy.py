@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
         return {"nargs": "+", "choices": known, "metavar": "NAME"}
 
     add = parser.add_argument
-    add("--tasks", **several(["digits", "text"]), default=["digits", "text"])
+    add("--tasks", **several(["fashion", "text"]), default=["fashion", "text"])
     add("--optimizers", **several(["sgd", "adamw"]), default=["sgd", "adamw"])
     add("--schemes", **several(list(SCHEMES)), default=["exact", "lossy", "bounded"])
     add(

@@ -1,31 +1,58 @@
-"""The two tasks of `accuracy.py`: data, without a download, and models.
+"""The tasks of `accuracy.py` and `tta.py`: data and models.
 
-* digits: 1,797 handwritten digits of scikit-learn, a network with two convolutions.
+* fashion: the 70,000 images of Fashion-MNIST, from Debian's package
+  dataset-fashion-mnist, a network with two convolutions.
 * text: the texts of Python's `help()` about the language, 32 characters at a time, a
   transformer of one layer that predicts the next character.
+* glosses: those of WordNet and their 45 classes, from Debian's package wordnet-base,
+  and MiniLM, a pretrained encoder; see examples/finetune_encoder.py. The variable
+  MINILM names the folder of its checkpoint.
 """
 
 import dataclasses
 import functools
+import gzip
+import importlib
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from pydoc_data import topics
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from sklearn.datasets import load_digits
+from flax import nnx
 
-# Held-out part of the data: every fifth digit, every tenth piece of text.
-# Chosen: 360 digits, each of which is 0.3 points; about 2,000 pieces of text, limited
-# to those that a rank evaluates in a second.
-DIGITS_HELD_OUT, TEXT_HELD_OUT = 5, 10
-TEXT_HELD_OUT_MAX = 512
+# Where the packages of Debian have their files.
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+WORDNET = Path("/usr/share/wordnet")
+
+# The held-out part of the text is every tenth piece. An accuracy is that of so many
+# held-out examples at most. Chosen: a rank evaluates them in a second; one of them is
+# 0.2 points.
+TEXT_HELD_OUT, HELD_OUT_MAX = 10, 512
+
+# Tokens of a gloss. Chosen: one of ten is longer.
+TOKENS = 32
 
 # Characters of the model: line feed, then ASCII from blank to tilde.
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
 PIECE = 32  # characters
+
+
+class Model(Protocol):
+    """A model, with the functions of Linen."""
+
+    def init(self, key: jax.Array, inputs: Any) -> Any:
+        """Returns parameters."""
+        ...
+
+    def apply(self, params: Any, inputs: Any) -> jax.Array:
+        """Returns logits."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +67,22 @@ class Task:
       held_out_targets: targets of these.
       batch_per_rank: examples of each rank in each step.
       rates: learning rate by optimizer.
+      noted_every: steps between two evaluations.
     """
 
-    model: nn.Module
+    model: Model
     inputs: np.ndarray
     targets: np.ndarray
     held_out_inputs: np.ndarray
     held_out_targets: np.ndarray
     batch_per_rank: int
     rates: Mapping[str, float]
+    noted_every: int = 5
+
+    def start(self, seed: int) -> Any:
+        """Returns the first parameters, arrays of numpy."""
+        params = self.model.init(jax.random.key(seed), self.held_out_inputs[:1])
+        return jax.tree.map(np.asarray, params)
 
     def batches(self, seed: int, rank: int, ranks: int) -> Iterator[list[np.ndarray]]:
         """Yields this rank's part of each batch, without end.
@@ -64,12 +98,12 @@ class Task:
                 mine = order[first : first + self.batch_per_rank]
                 yield [self.inputs[mine], self.targets[mine]]
 
-    def loss(self, params: Mapping, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+    def loss(self, params: Any, inputs: jax.Array, targets: jax.Array) -> jax.Array:
         """Returns the mean cross-entropy, in nats."""
         logits = self.model.apply(params, inputs)
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
 
-    def evaluate(self, params: Mapping) -> jax.Array:
+    def evaluate(self, params: Any) -> jax.Array:
         """Returns (accuracy, loss) on the held-out examples, float32 [2]."""
         inputs, targets = map(
             jnp.asarray, (self.held_out_inputs, self.held_out_targets)
@@ -78,15 +112,17 @@ class Task:
         return jnp.stack([right.mean(), self.loss(params, inputs, targets)])
 
 
-class DigitNet(nn.Module):
-    """Two convolutions and two dense layers: 151,306 parameters."""
+class FashionNet(nn.Module):
+    """Two convolutions and two dense layers: 105,866 parameters."""
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Maps images [n, 8, 8, 1] to logits [n, 10]."""
-        x = nn.relu(nn.Conv(32, (3, 3))(images))
-        x = nn.max_pool(nn.relu(nn.Conv(64, (3, 3))(x)), (2, 2), strides=(2, 2))
-        x = nn.relu(nn.Dense(128)(x.reshape(len(x), -1)))
+        """Maps images, uint8 [n, 28, 28], to logits [n, 10]."""
+        x = images[..., None].astype(jnp.float32) / 255
+        for channels in (16, 32):
+            x = nn.relu(nn.Conv(channels, (3, 3))(x))
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = nn.relu(nn.Dense(64)(x.reshape(len(x), -1)))
         return nn.Dense(10)(x)
 
 
@@ -111,17 +147,65 @@ class TextNet(nn.Module):
 
 @functools.cache
 def load(task: str) -> Task:
-    """Returns a task by name, "digits" or "text"."""
-    return {"digits": _digits, "text": _text}[task]()
+    """Returns a task by name."""
+    return {"fashion": _fashion, "text": _text, "glosses": _glosses}[task]()
 
 
-def _digits() -> Task:
-    digits = load_digits()
-    images = (digits.images / digits.images.max()).astype(np.float32)[..., None]
-    parts = _parts(images, digits.target.astype(np.int32), DIGITS_HELD_OUT)
+def _fashion() -> Task:
+    parts: list[np.ndarray] = []
+    for part in ("train", "t10k"):
+        # Source: the format IDX, whose header has 16 bytes for images, 8 for labels.
+        images = _unpacked(f"{part}-images-idx3-ubyte.gz")[16:].reshape(-1, 28, 28)
+        labels = _unpacked(f"{part}-labels-idx1-ubyte.gz")[8:].astype(np.int32)
+        parts += [images, labels]
+    parts[2:] = (part[:HELD_OUT_MAX] for part in parts[2:])
     # Chosen: by hand, the highest rates with a smooth loss.
     rates = {"sgd": 0.05, "adamw": 2e-3}
-    return Task(DigitNet(), *parts, batch_per_rank=32, rates=rates)
+    return Task(FashionNet(), *parts, batch_per_rank=32, rates=rates)
+
+
+def _unpacked(name: str) -> np.ndarray:
+    path = FASHION / name
+    if not path.exists():
+        raise SystemExit(f"{path} is missing: apt-get install dataset-fashion-mnist")
+    return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8)
+
+
+class Pretrained:
+    """The encoder of a checkpoint, with the functions of Linen."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the checkpoint in a folder."""
+        axes = (jax.sharding.AxisType.Auto,) * 2
+        mesh = jax.make_mesh(
+            (1, 1), ("data", "fsdp"), axes, devices=jax.local_devices()[:1]
+        )
+        self._graph, self._params, _ = _example("encoder_model").FAMILY.load(
+            folder, mesh
+        )
+
+    def init(self, key: jax.Array, inputs: Any) -> Any:
+        """Returns the parameters of the checkpoint, and zeros for the classifier."""
+        del key, inputs
+        return self._params
+
+    def apply(self, params: Any, inputs: Any) -> jax.Array:
+        """Maps tokens, int32 [n, TOKENS], to logits [n, 45]."""
+        return nnx.merge(self._graph, params)(inputs)
+
+
+def _example(name: str) -> Any:
+    """Imports a module of `examples`, whose folder only some programs have."""
+    return importlib.import_module(name)
+
+
+def _glosses() -> Task:
+    folder, read = Path(os.environ["MINILM"]), _example("encoder_text").read_glosses
+    rows, held_out = (part.tokens for part in read(folder, WORDNET, TOKENS))
+    held_out = held_out[:: len(held_out) // HELD_OUT_MAX][:HELD_OUT_MAX]
+    parts = rows[:, 1:], rows[:, 0], held_out[:, 1:], held_out[:, 0]
+    model, rates = Pretrained(folder), {"adamw": 1e-4}
+    return Task(model, *parts, batch_per_rank=8, rates=rates, noted_every=10)
 
 
 def _text() -> Task:
@@ -133,7 +217,7 @@ def _text() -> Task:
     # One more character: the targets are the inputs, shifted by one.
     rows = corpus[: len(corpus) // (PIECE + 1) * (PIECE + 1)].reshape(-1, PIECE + 1)
     parts = _parts(rows[:, :-1], rows[:, 1:], TEXT_HELD_OUT)
-    parts[2:] = (part[:TEXT_HELD_OUT_MAX] for part in parts[2:])
+    parts[2:] = (part[:HELD_OUT_MAX] for part in parts[2:])
     rates = {"sgd": 0.1, "adamw": 3e-3}
     return Task(TextNet(), *parts, batch_per_rank=16, rates=rates)
 

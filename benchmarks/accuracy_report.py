@@ -8,7 +8,7 @@ import numpy as np
 from results import Row, having
 
 TITLES = {
-    "digits": "Digits: a convolutional network of {parameters:,} parameters",
+    "fashion": "Fashion-MNIST: a convolutional network of {parameters:,} parameters",
     "text": "Text: a character transformer of {parameters:,} parameters",
 }
 OPTIMIZERS = {"sgd": "SGD with momentum", "adamw": "AdamW"}

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import scipy.stats
 from matplotlib.figure import Figure
 from results import Row, having
 
 Targets = Mapping[tuple[str, str], float]
 
 # The faster one of a table is its reference.
-REFERENCES = ("Gloo", "Gloo, one array")
+GLOO = "Gloo, one array"
+REFERENCES = ("Gloo", GLOO)
 
 COLUMNS = (
     "Mbit/s",
@@ -31,11 +33,16 @@ COLUMNS = (
     "kB a step",
 )
 
+# Seeds from which the fastest and the slowest are left out of a mean, which then has
+# its interval of 95 %. Source: MLPerf Training, the rules of its submissions.
+SEEDS_TRIMMED = 5
+
 # Source: Okabe and Ito, "Color Universal Design": distinct with any colour vision.
 _COLOURS = {
     "Gloo": "#555555",
     "Gloo, one array": "#000000",
     "Gloo, bfloat16": "#56B4E9",
+    "Gloo, accumulated": "#8C510A",
     "exact": "#0072B2",
     "agreed": "#CC79A7",
     "bounded": "#009E73",
@@ -147,6 +154,81 @@ def _line(rows: Sequence[Row], title: str, reference: float) -> str:
     cells.append(f"{100 * _mean(ended, 'drift'):.2g} %")
     cells.append(f"{_mean(ended, 'step_bytes') / 1000:.1f}")
     return f"| {' | '.join(cells)} |"
+
+
+def trimmed(values: Sequence[float]) -> str:
+    """Returns the mean of values: without the extremes, and with its interval of 95 %.
+
+    Fewer than `SEEDS_TRIMMED` values have a plain mean.
+    """
+    if len(values) < SEEDS_TRIMMED:
+        return f"{np.mean(values):.2f}"
+    kept = np.sort(values)[1:-1]
+    width = scipy.stats.t.ppf(0.975, len(kept) - 1) * scipy.stats.sem(kept)
+    return f"{np.mean(kept):.2f} ± {width:.2f}"
+
+
+def ratios(rows: Sequence[Row]) -> str:
+    """Returns a table for each training, in Markdown: ratios to Gloo with one array.
+
+    A ratio is that of two runs with the same seed. The columns of a scheme are the
+    time to the target, the mean time of a step and its P99; with several seeds the
+    first one has its interval.
+    """
+    parts = []
+    for task, optimizer, mbps in dict.fromkeys(
+        (row["task"], row["optimizer"], row["mbps"]) for row in rows
+    ):
+        mine = having(rows, task=task, optimizer=optimizer, mbps=mbps)
+        schemes = [s for s in dict.fromkeys(r["scheme"] for r in mine) if s != GLOO]
+        columns = ["impairment", "seeds", "Gloo", *(f"`{s}`" for s in schemes)]
+        columns += ["late", "accuracy (Gloo's)"]
+        parts += [f"### {task}, {optimizer}, {mbps} Mbit/s", ""]
+        parts.append(f"| {' | '.join(columns)} |")
+        parts.append(f"| --- |{' --: |' * (len(columns) - 1)}")
+        for impairment in dict.fromkeys(row["impairment"] for row in mine):
+            parts.append(_ratios(having(mine, impairment=impairment), schemes))
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _ratios(rows: Sequence[Row], schemes: Sequence[str]) -> str:
+    """Returns the line of an impairment."""
+    gloo = {row["seed"]: row for row in having(rows, scheme=GLOO)}
+    ended = [row for row in gloo.values() if "curve" in row]
+    cells = [rows[0]["impairment"], str(len(gloo))]
+    facts = [_seconds(list(gloo.values()))]
+    facts += [f"{_mean(ended, n):.0f}" for n in ("step_ms", "step_ms_p99") if ended]
+    cells.append(", ".join(facts))
+    cells += [_ratio(having(rows, scheme=scheme), gloo) for scheme in schemes]
+    mine = [r for r in having(rows, scheme="bounded") if "curve" in r]
+    late = f"{100 * _mean(mine, 'missing_contributions'):.1f} %" if mine else ""
+    cells.append(late)
+    found = [100 * _mean(of, "accuracy") for of in (mine, ended) if of]
+    cells.append(f"{found[0]:.1f} ({found[1]:.1f})" if len(found) > 1 else "")
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:
+    """Returns the ratios of a scheme, to the runs of Gloo with the same seeds."""
+    if not rows:
+        return ""
+    failed = sum("curve" not in row for row in rows)
+    if failed:
+        return f"{failed} of {len(rows)} fail"
+    pairs = [(r, gloo[r["seed"]]) for r in rows if "curve" in gloo.get(r["seed"], {})]
+    if not pairs:
+        return ""
+    shown = []
+    for name in ("reached_s", "step_ms", "step_ms_p99"):
+        values = [(one[name], other[name]) for one, other in pairs]
+        if any(None in value for value in values):
+            shown.append("never" if name == "reached_s" else "-")
+            continue
+        found = [one / other for one, other in values]
+        first = name == "reached_s"
+        shown.append(trimmed(found) if first else trimmed(found).partition(" ")[0])
+    return ", ".join(shown)
 
 
 def _time(rows: Sequence[Row]) -> float:

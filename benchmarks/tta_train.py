@@ -7,7 +7,8 @@ parameters. It writes into FOLDER `RANK.npz`: `ends_s`, the end of each step sin
 begin of the first, in seconds; `accuracies` of the replica of this rank, after the
 steps `noted`, and `loss` after the last of them; `reports`, of each step the shares of
 contributions and results missing and of results with deferred data, the deadline in
-seconds, and the calls skipped; `parameters`, the final ones; `sent_bytes` of the card.
+seconds, the calls skipped, and the loss of the batch; `parameters`, the final ones;
+`sent_bytes` of the card.
 """
 
 import dataclasses
@@ -45,9 +46,6 @@ import jax_optireduce
 from jax_optireduce import coding
 from jax_optireduce.outer import Outer
 
-# Steps between two notes of the parameters.
-NOTED_EVERY = 5
-
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
@@ -63,6 +61,7 @@ class Scheme:
       every: steps to an outer one, H; 0: another method.
       waits: whether an outer step waits for its calls, which makes its gradients newer,
         so that a gentler optimizer suits them.
+      accumulated: batches whose gradients one call averages.
     """
 
     mode: str | None
@@ -73,13 +72,15 @@ class Scheme:
     powersgd: int = 0
     every: int = 0
     waits: bool = False
+    accumulated: int = 1
 
 
 # Schemes with default options.
 SCHEMES = {
     "Gloo": Scheme(None),
     "Gloo, one array": Scheme(None, flat=True),
-    "Gloo, bfloat16": Scheme(None, "bfloat16"),
+    "Gloo, bfloat16": Scheme(None, "bfloat16", flat=True),
+    "Gloo, accumulated": Scheme(None, flat=True, accumulated=2),
     "exact": Scheme("exact"),
     "agreed": Scheme("agreed"),
     "bounded": Scheme("bounded"),
@@ -148,12 +149,13 @@ class Pauses:
         return pauses * self.pause_ms / 1000
 
 
-def mean_over_gloo(tree: Any, flat: bool) -> Any:
-    """Returns the mean of a tree over the ranks."""
-    if not flat:
+def mean_over_gloo(tree: Any, scheme: Scheme) -> Any:
+    """Returns the mean of a tree over the ranks, in its dtypes."""
+    if not scheme.flat:
         return jax.lax.pmean(tree, AXIS)
     vector, restored = jax.flatten_util.ravel_pytree(tree)
-    return restored(jax.lax.pmean(vector, AXIS))
+    sent = vector.astype(scheme.wire_format)
+    return restored(jax.lax.pmean(sent, AXIS).astype(vector.dtype))
 
 
 def coded_gradients(
@@ -173,7 +175,7 @@ def coded_gradients(
         name="gradients",
     )
     stats = report.stats
-    values = (report.error, stats.missing_results, 0.0, stats.deadline_s, 0.0)
+    values = (report.error, stats.missing_results, 0.0, stats.deadline_s, 0.0, 0.0)
     return mean, (*coded.carried, coded.replace(None)), jnp.stack(values)
 
 
@@ -185,13 +187,14 @@ def make_step(
 ) -> Callable[..., Any]:
     """Returns the step of a rank: (state, inputs, targets) -> (state, report)."""
 
-    def averaged(gradients: Any) -> tuple[Any, jax.Array]:
-        if scheme.powersgd:
-            return gradients, jnp.zeros(5)  # The optimizer averages them.
+    def averaged(loss: jax.Array, gradients: Any) -> tuple[Any, jax.Array]:
         if scheme.mode is None:
-            sent = optax.tree.cast(gradients, scheme.wire_format)
-            restored = optax.tree.cast(mean_over_gloo(sent, scheme.flat), jnp.float32)
-            return restored, jnp.zeros(5)
+            # The loss is a part of the one array, which costs the least.
+            loss, gradients = mean_over_gloo((loss, gradients), scheme)
+            return gradients, jnp.stack([*jnp.zeros(5), loss])
+        loss = jax_optireduce.pmean(loss, AXIS, mode=scheme.mode, name="loss")
+        if scheme.powersgd:  # The optimizer averages them.
+            return gradients, jnp.stack([*jnp.zeros(5), loss])
         gradients, stats = jax_optireduce.average_gradients(
             gradients,
             AXIS,
@@ -200,7 +203,8 @@ def make_step(
             name="gradients",
             return_stats=True,
         )
-        others = jnp.stack([stats.deadline_s, stats.skipped.astype(jnp.float32)])
+        skipped = stats.skipped.astype(jnp.float32)
+        others = jnp.stack([stats.deadline_s, skipped, loss])
         return gradients, jnp.concatenate([shares(stats), others])
 
     def step(state: Any, inputs: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
@@ -209,7 +213,8 @@ def make_step(
             gradients, (params, inner, coded), report = found
         else:
             params, inner, coded = state
-            gradients, report = averaged(jax.grad(task.loss)(params, inputs, targets))
+            found = jax.value_and_grad(task.loss)(params, inputs, targets)
+            gradients, report = averaged(*found)
         updates, inner = optimizer.update(gradients, inner, params)
         return (optax.apply_updates(params, updates), inner, coded), report
 
@@ -219,21 +224,28 @@ def make_step(
 class InStep:
     """Steps that average gradients, or their factors."""
 
-    def __init__(self, step: Callable[..., Any]) -> None:
-        """Takes the step of `make_step`."""
+    def __init__(self, step: Callable[..., Any], accumulated: int = 1) -> None:
+        """Takes the step of `make_step`, and the number of batches of each."""
         self._mesh = mesh_of_ranks()
         self._step = stepped(self._mesh, step)
+        self._accumulated = accumulated
 
     def start(
-        self, initial: Callable[[], Any], batch: Any
+        self, initial: Callable[[Any], Any], params: Any, batch: Any
     ) -> tuple[Any, Callable[..., Any]]:
         """Returns the state, and (state, batch, number) -> (state, report)."""
-        state = replicated(self._mesh, initial)()
-        compiled = self._step.lower(state, *divided(self._mesh, batch)).compile()
+        state = replicated(self._mesh, initial)(params)
+        whole = [np.concatenate([rows] * self._accumulated) for rows in batch]
+        compiled = self._step.lower(state, *divided(self._mesh, whole)).compile()
+        kept: list[Any] = []
 
         def step(state: Any, batch: Any, number: int) -> tuple[Any, Any]:
-            del number
-            state, report = compiled(state, *divided(self._mesh, batch))
+            kept.append(batch)
+            if number % self._accumulated:
+                return state, jnp.zeros(6)
+            whole = [np.concatenate(rows) for rows in zip(*kept, strict=True)]
+            kept.clear()
+            state, report = compiled(state, *divided(self._mesh, whole))
             return state, report.addressable_data(0)[0]
 
         return state, step
@@ -270,17 +282,17 @@ class Outwards:
         self._inner = jax.jit(inner)
 
     def start(
-        self, initial: Callable[[], Any], batch: Any
+        self, initial: Callable[[Any], Any], params: Any, batch: Any
     ) -> tuple[Any, Callable[..., Any]]:
         """Returns the state, and the step."""
-        params, inner, _ = jax.jit(initial)()
+        params, inner, _ = jax.jit(initial)(params)
         compiled = self._inner.lower(params, inner, *batch).compile()
 
         def step(state: Any, batch: Any, number: int) -> tuple[Any, Any]:
             params, inner, own = state
             params, inner = compiled(params, inner, *batch)
             params, own = self._outer.step(params, own, number)
-            return (params, inner, own), jnp.zeros(5)
+            return (params, inner, own), jnp.zeros(6)
 
         return (params, inner, self._outer.init(params)), step
 
@@ -344,17 +356,16 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         powersgd = importlib.import_module("powersgd").powersgd
         optimizer = optax.chain(powersgd(AXIS, scheme.powersgd), optimizer)
 
-    def initial() -> Any:
-        key = jax.random.key(cell["seed"])
-        params = task.model.init(key, task.held_out_inputs[:1])
+    def initial(params: Any) -> Any:
         return params, optimizer.init(params), coding.start(None) if plan else None
 
     batches = batches_of(task, cell["seed"], plan)
     if scheme.every:
         loop = Outwards(task, optimizer, scheme)
     else:
-        loop = InStep(make_step(task, optimizer, scheme, plan))
-    state, step = loop.start(initial, next(batches))
+        step = make_step(task, optimizer, scheme, plan)
+        loop = InStep(step, scheme.accumulated)
+    state, step = loop.start(initial, task.start(cell["seed"]), next(batches))
     pauses, compute_s = sleeps_of(cell, plan)
     ends_s, notes, reports = [], {}, []
     multihost_utils.sync_global_devices("start")
@@ -368,7 +379,7 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         state, report = jax.block_until_ready(step(state, batch, number))
         ends_s.append(time.perf_counter() - began)
         reports.append(np.asarray(report))
-        if number % NOTED_EVERY == 0:
+        if number % task.noted_every == 0:
             notes[number] = jax.tree.map(np.array, loop.model(state))
         if number == cell["killed_after"] and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -96,7 +96,7 @@ def test_tables_have_a_line_of_every_scheme(folder):
 @pytest.mark.usefixtures("benchmark")
 def test_a_step_of_acco_has_halves_of_two_batches():
     train = sys.modules["accuracy_train"]
-    task = train.accuracy_models.load("digits")
+    task = train.accuracy_models.load("text")
     half = task.batch_per_rank // 2
 
     def labels(scheme):

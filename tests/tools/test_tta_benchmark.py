@@ -8,7 +8,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-TARGETS = {("digits", "sgd"): 0.9}
+TARGETS = {("fashion", "sgd"): 0.9}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def modules(monkeypatch):
 
 
 def _row(scheme, reached_s, *, seed=0, **fields):
-    row = {"task": "digits", "optimizer": "sgd", "impairment": "quiet", "seed": seed}
+    row = {"task": "fashion", "optimizer": "sgd", "impairment": "quiet", "seed": seed}
     row |= {"scheme": scheme, "reached_s": reached_s, "reached_steps": 20}
     row |= dict.fromkeys(("missing_contributions", "missing_results", "deferred"), 0.0)
     row |= {"step_ms": 100.0, "step_ms_p50": 90.0, "step_ms_p99": 200.0, "drift": 0.0}
@@ -49,7 +49,7 @@ def test_table_compares_with_gloo_and_has_the_best_of_the_fixed_settings(modules
     rows += [_row("bounded, 30 ms", 2.0), _row("bounded, 60 ms", 1.0)]
     rows += [_row("lossy", None, seed=1), _row("lossy", 3.0)]
     table = report.table(rows, ["Gloo", "exact", "lossy"], TARGETS)
-    assert "digits, sgd: to 90 %, 2 seed(s)" in table
+    assert "fashion, sgd: to 90 %, 2 seed(s)" in table
     assert "| quiet | `Gloo` | 5.0 | 1.00 |" in table
     assert "| quiet | `exact` | 2.5 | 0.50 |" in table
     # One of its seeds did not reach the target.
@@ -67,7 +67,7 @@ def test_table_compares_with_the_faster_way_over_gloo(modules, leaf_by_leaf):
 
 def test_a_training_that_does_not_end_is_said_so(modules):
     _, report, _ = modules
-    hung = {"task": "digits", "optimizer": "sgd", "impairment": "killed", "seed": 0}
+    hung = {"task": "fashion", "optimizer": "sgd", "impairment": "killed", "seed": 0}
     hung |= {"scheme": "Gloo", "ended": 0, "mbps": 250}
     assert report.line(hung).endswith("no rank has ended")
     assert "| killed | `Gloo` | does not end |" in report.table(
@@ -109,3 +109,28 @@ def test_every_impairment_gives_the_ranks_a_plan(modules):
         plan = json.loads(json.dumps(cell.plan()))
         assert (plan["killed_after"] == 10) == (impairment == "killed")
         assert cell.link(10).mbps == 250
+
+
+def test_a_mean_of_many_seeds_leaves_out_the_extremes_and_has_an_interval(modules):
+    _, report, _ = modules
+    assert report.trimmed([1.0, 2.0, 6.0]) == "3.00"
+    # Without 0 and 90: mean 2, standard error 1 / sqrt(3), and Student's t is 4.303.
+    assert report.trimmed([1.0, 0.0, 2.0, 90.0, 3.0]) == "2.00 ± 2.48"
+
+
+def test_ratios_are_those_of_runs_with_the_same_seed(modules):
+    _, report, _ = modules
+    gloo = [_row("Gloo, one array", 4.0), _row("Gloo, one array", 8.0, seed=1)]
+    ours = [_row("bounded", 2.0), _row("bounded", 6.0, seed=1, step_ms=50.0)]
+    failed = {"task": "fashion", "optimizer": "sgd", "impairment": "quiet", "seed": 0}
+    failed |= {"scheme": "exact", "ended": 0, "mbps": 250}
+    ratios = report.ratios([*gloo, *ours, failed])
+    assert "### fashion, sgd, 250 Mbit/s" in ratios
+    line = "| quiet | 2 | 6.0, 100, 200 | 0.62, 0.75, 1.00 | 1 of 1 fail |"
+    assert f"{line} 0.0 % | 95.0 (95.0) |" in ratios
+
+
+def test_a_run_that_misses_the_target_has_no_time(modules):
+    _, report, _ = modules
+    rows = [_row("Gloo, one array", 4.0), _row("bounded", None)]
+    assert "| never, 1.00, 1.00 |" in report.ratios(rows)
