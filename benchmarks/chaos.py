@@ -3,12 +3,13 @@
     python benchmarks/chaos.py
 
 The program trains on digits with 8 ranks on this machine: without faults and, side by
-side with that, with faults, after which ranks come back; then with the same faults over
-Gloo, where a fault ends the job. A job of which half of the ranks or more are lost, or
-any over Gloo, starts again from its last checkpoint. Faults
-come at random times, as often as --faults-per-hour says: SIGKILL of one rank (60 %) or
-of two (10 %), rank 0 among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not
-over Gloo, which would only wait). A killed rank is started again after 2 s.
+side with that, with faults, after which ranks come back; the same for replicas with an
+outer loop of 10 steps; then with the faults over Gloo, where one ends the job. A job of
+which half of the ranks or more are lost, or any over Gloo, starts again from its last
+checkpoint; replicas begin anew with their newest state. Faults come at random times, as
+often as --faults-per-hour says: SIGKILL of one rank (60 %) or of two (10 %), rank 0
+among them, SIGTERM (10 %), and SIGSTOP for 3 to 8 s (20 %, not over Gloo, which would
+only wait). A killed rank is started again after 2 s.
 
 The computation of a step is a sleep, so that a machine has time for all ranks. The
 figures of each run are in `chaos-output/results.jsonl`; none there is repeated. The
@@ -54,7 +55,11 @@ START_S = 600
 # Points of a curve. Chosen: more than a picture shows.
 POINTS = 200
 
-OPTIONS = {"peer_timeout_s": "5", "deadline_max_s": "0.5", "lanes": "1"}
+OPTIONS = {"peer_timeout_s": "5", "lanes": "1"}
+
+# Largest deadline of a scheme, in seconds. Chosen: several times a call; for replicas,
+# which come to their first calls at different times, also that difference.
+DEADLINE_MAX_S = {"bounded": 0.5, "outer": 5.0, "gloo": 0.5}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +67,7 @@ class Run:
     """A training.
 
     Attributes:
-      scheme: "bounded" or "gloo".
+      scheme: "bounded", "outer" or "gloo".
       faults_per_hour: mean rate of the faults.
       ranks, steps: of the training.
       step_s: computation of a step, in seconds.
@@ -98,15 +103,23 @@ class Job:
         self.environment = {
             **os.environ,
             **{f"JAX_OPTIREDUCE_{k.upper()}": v for k, v in OPTIONS.items()},
+            "JAX_OPTIREDUCE_DEADLINE_MAX_S": str(DEADLINE_MAX_S[self.run.scheme]),
             "JAX_PLATFORMS": "cpu",
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[0]}",
-            "JAX_NUM_PROCESSES": str(self.run.ranks),
+            "CHAOS_RANKS": str(self.run.ranks),
             "PYTHONPATH": str(HERE),
         }
+        command = ["coordinator", "--ranks", str(self.run.ranks)]
+        if self.run.scheme == "outer":
+            command = ["coordinator", "--replicas"]
+            self.environment["JAX_OPTIREDUCE_REPLICAS_MIN"] = str(self.run.ranks)
+        else:
+            self.environment |= {
+                "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{ports[0]}",
+                "JAX_NUM_PROCESSES": str(self.run.ranks),
+            }
         if self.run.scheme != "gloo":
             address = f"127.0.0.1:{ports[1]}"
             self.environment["JAX_OPTIREDUCE_COORDINATOR"] = address
-            command = ["coordinator", "--ranks", str(self.run.ranks)]
             self.coordinator = self._start(
                 "coordinator",
                 "-m",
@@ -126,8 +139,13 @@ class Job:
             str(HERE / "chaos_rank.py"),
             self.run.scheme,
             *arguments,
-            JAX_PROCESS_ID=str(rank),
+            **{"CHAOS_RANK": str(rank), self._own(): str(rank)},
         )
+
+    def _own(self) -> str:
+        """Returns the variable with the name of a replica, or the number of a rank."""
+        outer = self.run.scheme == "outer"
+        return "JAX_OPTIREDUCE_REPLICA" if outer else "JAX_PROCESS_ID"
 
     def _start(self, name: str, *command: str, **more: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -287,13 +305,17 @@ def table(figures: dict[Run, dict[str, Any]]) -> str:
         "| --- | --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
     pace = {
-        run.seed: found["steps_made"] / found["seconds"]
+        (run.seed, run.scheme): found["steps_made"] / found["seconds"]
         for run, found in figures.items()
         if not run.faults_per_hour
     }
     for run, found in figures.items():
         faults = ", ".join(f"{count} {kind}" for kind, count in found["faults"].items())
-        speed = found["steps_made"] / found["seconds"] / pace.get(run.seed, np.nan)
+        # Gloo has no run without faults.
+        of = "bounded" if run.scheme == "gloo" else run.scheme
+        speed = (
+            found["steps_made"] / found["seconds"] / pace.get((run.seed, of), np.nan)
+        )
         waits = found["waits"]
         lines.append(
             f"| {run.scheme} | {faults or 'none'} | {found['steps_made']} "
@@ -337,7 +359,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.2)
     parser.add_argument("--faults-per-hour", type=float, default=125)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--schemes", nargs="+", default=["bounded", "gloo"])
+    parser.add_argument("--schemes", nargs="+", default=list(DEADLINE_MAX_S))
     parser.add_argument("--output", type=Path, default=Path("chaos-output"))
     given = parser.parse_args()
     given.output.mkdir(exist_ok=True)
@@ -352,12 +374,9 @@ def main() -> None:
             seed=seed,
         )
         for seed in given.seeds
-        for scheme, rate in (
-            ("bounded", 0.0),
-            ("bounded", given.faults_per_hour),
-            ("gloo", given.faults_per_hour),
-        )
-        if scheme in given.schemes
+        for scheme in given.schemes
+        for rate in (0.0, given.faults_per_hour)
+        if rate or scheme != "gloo"
     ]
     missing = [run for run in runs if not results.read(path, [run])]
     for _, group in itertools.groupby(missing, lambda run: (run.seed, run.scheme)):
