@@ -50,7 +50,8 @@ def _exact(folder, *arguments, **variables):
 @pytest.mark.long
 def test_a_fine_tuned_gpt2_learns_and_is_exported(tuned):
     output, folder = tuned
-    first, *_, last = _losses(output)
+    # On a busy machine the loss of a step may come from no rank in time.
+    first, *_, last = filter(np.isfinite, _losses(output))
     # Untrained it is ln(384) = 5.9.
     assert last < 4 < first < 6.5, output
     assert re.search(r"(?m)^\[0\] 30 steps in .* P99 .* tokens/s; late", output)
