@@ -381,17 +381,18 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
     DrainNumber& number = collective.Origin().drain_number;
     number.RecordWaiting(header.source, sequence);
     if ((header.flags & kFlagBegun) != 0) number.RecordBegun(sequence);
-    if (collective.presence != nullptr && number.Waits(header.source))
-      collective.presence->RecordDrain(header.source);
-    return;
+    if (collective.presence == nullptr || !number.Waits(header.source)) return;
+    collective.presence->RecordDrain(header.source);
+    return lifecycle_.HandleDraining(now, collective.Origin());
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   if ((header.flags & kFlagPast) != 0 && header.kind == DatagramKind::kAnnouncement) {
     return lifecycle_.Apply(now,
                             lag_.RecordAttendance(now, collective, from, sequence, /*past=*/true));
   }
-  collective.RecordCalled(now, from, sequence);
-  if (header.kind == DatagramKind::kReturned) {
+  const bool returned = header.kind == DatagramKind::kReturned;
+  collective.RecordCalled(now, from, sequence, /*skipped=*/returned);
+  if (returned) {
     CallPolicy::RecordReturn(now, collective, from, sequence);
     return gate_.HandleReturn(collective, from, sequence);
   }

@@ -467,6 +467,71 @@ def test_calls_of_a_rank_end_at_once_while_all_others_wait_in_a_drain():
         np.testing.assert_array_equal(session.got(rank), given)
 
 
+def test_calls_of_two_ranks_end_at_once_while_the_one_in_front_waits_in_a_drain():
+    session = absent(0)
+    for _ in range(3):
+        session.step(2)
+    session.make(2, drain=True)
+    session.run(EXCHANGE_S)
+    # Neither of the others can begin a call that the other one waits for.
+    for _ in range(5):
+        session.make(0, 1)
+        session.run(EXCHANGE_S)
+        assert session.last(0).passed
+        assert session.last(1).passed
+    given = session.given()
+    session.make(0, 1, drain=True)
+    session.run(DRAINED_S)
+    for rank in range(3):
+        assert session.last(rank).error == ""
+        np.testing.assert_array_equal(session.got(rank), given)
+
+
+@pytest.mark.parametrize("drains_first", [True, False])
+def test_calls_do_not_wait_for_a_rank_that_waits_in_a_drain(drains_first):
+    session = absent(0)
+    # Two more calls of these programs than of that of rank 2.
+    for made in range(2):
+        if made == 0 and drains_first:
+            session.make(2, drain=True)
+            session.run(EXCHANGE_S)
+        session.make(0, 1)
+        session.run(EXCHANGE_S)
+        if made == 0 and not drains_first:
+            assert session.last(0) is None
+            session.make(2, drain=True)
+            session.run(EXCHANGE_S)
+        for rank in (0, 1):
+            assert not session.last(rank).passed
+            assert session.last(rank).missing_results == 0
+        session.run(STEP_S)
+    given = session.given()
+    session.make(0, 1, drain=True)
+    session.run(DRAINED_S)
+    for rank in range(3):
+        np.testing.assert_array_equal(session.got(rank), given)
+
+
+def test_calls_at_the_end_do_not_wait_for_absent_ranks_however_many_these_are():
+    session = absent(0)
+    session.step(0, 2)
+    session.make(2, drain=True)
+    session.run(EXCHANGE_S)
+    for _ in range(3):
+        session.make(0)
+        session.run(EXCHANGE_S)
+        assert session.last(0).missing_contributions > 0
+        session.run(STEP_S)
+    given = session.given() + sum(2 + 10 * at for at in range(3, 5))
+    for _ in range(2):
+        session.make(1)
+        session.run(DEADLINE_S + 4 * STEP_S)
+    session.make(0, 1, drain=True)
+    session.run(DRAINED_S)
+    for rank in range(3):
+        np.testing.assert_array_equal(session.got(rank), given)
+
+
 def test_a_drain_that_one_rank_gives_up_fails_on_all_with_its_reason():
     session = absent(2)
     session.make(0)

@@ -206,11 +206,25 @@ def test_a_process_serves_until_its_sums_stay_away():
 
 def test_a_rank_drains_until_it_makes_a_call_or_the_drain_begins():
     presence = native.Presence()
-    for end in (lambda: presence.record_call(1, 0), presence.end_drains):
+    for end in (lambda: presence.end_wait(1), presence.end_drains):
         presence.record_drain(1)
         assert presence.drains(1)
         end()
         assert not presence.drains(1)
+
+
+def test_a_rank_waits_in_one_call_until_it_makes_another_or_a_drain():
+    presence = native.Presence()
+    presence.record_drain(1)
+    presence.record_wait(1, 7)
+    assert presence.waits_after(1) == 7
+    assert not presence.drains(1), "it has come to a call after the drain"
+    presence.end_wait(1)
+    assert presence.waits_after(1) is None
+    presence.record_wait(1, 8)
+    presence.record_drain(1)
+    assert presence.waits_after(1) is None
+    assert presence.drains(1)
 
 
 # ---- The number of a drain.

@@ -41,7 +41,9 @@ void BindOthers(nb::module_& m) {
       .def("record_begun",
            [](DrainNumber& self, std::uint32_t drain) { self.RecordBegun(Sequence(drain)); })
       .def("begun", [](const DrainNumber& self) { return ValueOf(self.begun()); });
+}
 
+void BindPresence(nb::module_& m) {
   nb::class_<Presence>(m, "Presence")
       .def(nb::init<>())
       .def("call", &Presence::Call)
@@ -49,6 +51,17 @@ void BindOthers(nb::module_& m) {
                              std::uint64_t call) { self.RecordCall(Rank(rank), call); })
       .def("record_return",
            [](Presence& self, std::uint16_t rank) { self.RecordReturn(Rank(rank)); })
+      .def("end_wait", [](Presence& self, std::uint16_t rank) { self.EndWait(Rank(rank)); })
+      .def("record_wait",
+           [](Presence& self, std::uint16_t rank, std::uint32_t skipped) {
+             self.RecordWait(Rank(rank),
+                             {.collective = CollectiveId(0), .sequence = Sequence(skipped)});
+           })
+      .def("waits_after",
+           [](const Presence& self, std::uint16_t rank) {
+             const std::optional<CallId> skipped = self.WaitsAfter(Rank(rank));
+             return skipped ? std::optional(skipped->sequence.value()) : std::nullopt;
+           })
       .def("record_missed", [](Presence& self, std::uint16_t rank,
                                std::uint64_t call) { self.RecordMissed(Rank(rank), call); })
       .def("record_sums", [](Presence& self, std::uint16_t rank,
@@ -69,6 +82,7 @@ void BindOthers(nb::module_& m) {
 
 void Bind(nb::module_& m) {
   BindOthers(m);
+  BindPresence(m);
   nb::class_<StepClock> clock(m, "StepClock");
   nb::enum_<StepClock::State>(clock, "State")
       .value("IN_STEP", StepClock::State::kInStep)

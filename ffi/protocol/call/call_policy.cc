@@ -168,8 +168,16 @@ bool CallPolicy::Absent(MemberIndex member) const {
   if (LosesLate()) return collective_.attendance.Absent(member);
   if (drain_ || !OutlivesMembers(collective_.spec) || !deferred_->goes_on()) return false;
   const Presence& presence = *collective_.presence;
+  if (DrainsBefore(member)) return true;
   if (member != collective_.self) return presence.Absent(collective_.RankOf(member));
   return presence.self_absent() || collective_.HasSkippedCallBefore(sequence_);
+}
+
+bool CallPolicy::DrainsBefore(MemberIndex member) const {
+  if (LosesLate()) return false;
+  const DrainNumber& drain = collective_.Origin().drain_number;
+  if (member != collective_.self) return drain.DrainsBefore(collective_.RankOf(member), sequence_);
+  return drain.told() && *drain.told() <= sequence_;
 }
 
 std::vector<MemberIndex> CallPolicy::FindAbsent() const {
@@ -177,9 +185,11 @@ std::vector<MemberIndex> CallPolicy::FindAbsent() const {
   for (const MemberIndex member : collective_.layout.Members()) {
     if (Absent(member)) absent.push_back(member);
   }
-  // If most of the members are absent, they set the pace of the job.
+  // If most of the members are absent, they set the pace of the job, unless it is at its end.
   const bool few = 2 * absent.size() < collective_.layout.members();
-  return few || LosesLate() ? absent : std::vector<MemberIndex>();
+  const auto drains = [this](Rank member) { return collective_.WaitsInDrain(member); };
+  const bool waits = !few && !LosesLate() && std::ranges::none_of(collective_.spec.members, drains);
+  return waits ? std::vector<MemberIndex>() : absent;
 }
 
 bool CallPolicy::HandleLate(Instant now, MemberIndex from, const Header& header,

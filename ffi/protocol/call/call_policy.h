@@ -123,8 +123,10 @@ class CallPolicy {
   bool Lags() const { return retains() && !drain_ && deferred_->Lags(sequence_); }
   bool Straggles(MemberIndex member) const;
   // The members, this rank included, whose contributions the call does not wait for until something
-  // of them comes: their programs have missed calls before it.
+  // of them comes: their programs have missed calls before it, or wait in a drain.
   std::vector<MemberIndex> FindAbsent() const;
+  // The program of the member waits in a drain that comes before this call.
+  bool DrainsBefore(MemberIndex member) const;
   // An absent member whose process makes its sums: they are waited for.
   bool Serves(MemberIndex absent) const {
     return retains() && collective_.presence->Serves(collective_.RankOf(absent));

@@ -23,12 +23,27 @@ Exchange::Exchange(Collective& collective, Sequence sequence, Instant now, Buffe
       report_(collective),
       heard_(collective.layout.members()),
       optional_(collective.layout.members()) {
+  SpareAbsent();
+}
+
+void Exchange::SpareAbsent() {
   for (const MemberIndex member : policy_.FindAbsent()) {
-    reduce_scatter_.MakeOptional(member);
-    if (member == collective.self) continue;
+    const bool self = member == collective_.self;
+    const bool comes = self ? program_.submitted() : reduce_scatter_.received(member) > 0;
+    if (comes || optional_[member.index()]) continue;
     optional_[member.index()] = true;
-    if (!policy_.Serves(member)) all_gather_.MakeOptional(member);
+    reduce_scatter_.MakeOptional(member);
+    if (!self && !policy_.Serves(member)) all_gather_.MakeOptional(member);
   }
+}
+
+bool Exchange::HandleDraining(Instant now) {
+  if (reduce_scatter_.closed() || policy_.drains()) return false;
+  const std::size_t placed = placed_;
+  SpareAbsent();
+  reduce_scatter_.ReduceReady();
+  PlaceSums(now);
+  return placed_ != placed;
 }
 
 // ---- The local program.
@@ -137,8 +152,15 @@ void Exchange::RecordPresence() {
     } else if (collective_.layout.SegmentsOf(member) > 0) {
       presence.RecordSums(rank, collective_.place);
     }
-    const bool owns = collective_.layout.SegmentsOf(collective_.self) > 0;
-    if (owns && report_.Absent(member)) presence.RecordMissed(rank, collective_.place);
+  }
+  RecordMissed(collective_.place);
+}
+
+void Exchange::RecordMissed(Presence::Place place) {
+  if (collective_.layout.SegmentsOf(collective_.self) == 0) return;
+  for (const MemberIndex member : collective_.others) {
+    if (!report_.Absent(member)) continue;
+    collective_.presence->RecordMissed(collective_.RankOf(member), place);
   }
 }
 
@@ -284,7 +306,10 @@ bool Exchange::ExpireReduceScatter(Instant now) {
   if (reduce_scatter_.closed() || now < ReduceScatterEnd()) return false;
   const bool expires = !reduce_scatter_.finished() && !reduce_scatter_.closing();
   if (expires && policy_.ClosesInTurns()) reduce_scatter_.BeginClosing();
-  if (expires && program_.uncalled()) RecordSelf(/*takes_part=*/false);
+  if (expires && program_.uncalled()) {
+    RecordSelf(/*takes_part=*/false);
+    if (collective_.presence != nullptr) RecordMissed(collective_.presence->Call());
+  }
   if (now >= policy_.ReduceScatterDeadline(reduce_scatter_.closing())) {
     CloseReduceScatter(now, StageExit::kExpired);
   } else if (!reduce_scatter_.closing()) {

@@ -127,6 +127,9 @@ class Exchange {
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
   bool CloseNext(Instant now, MemberIndex to);
+  // The program of a member, or of this rank, waits in a drain: data that it will not send is not
+  // waited for. True if that adds sums.
+  bool HandleDraining(Instant now);
   // The call waits for `gone` no more, nor for its shard, which stays as it is.
   void Exclude(Instant now, MemberIndex gone);
   // The call drains its collective, as a peer knows already.
@@ -167,6 +170,8 @@ class Exchange {
   bool AwaitsProgram() const {
     return !HasAllGather(collective_.spec) && program_.uncalled() && !program_.abandoned();
   }
+  // Members that are absent are not waited for, until something of them comes.
+  void SpareAbsent();
   void HeardResult(MemberIndex from);
   Receipt Take(Instant now, MemberIndex from, const Header& header,
                std::span<const std::byte> payload);
@@ -181,6 +186,8 @@ class Exchange {
   void EndStage(Instant now, Stage stage, StageExit exit);
   // At the end: which members have taken part.
   void RecordPresence();
+  // The members of which nothing has come, though the call is over.
+  void RecordMissed(Presence::Place place);
   void RecordSelf(bool takes_part);
   void Retire();
   void Report(Instant now, bool ok);
@@ -201,7 +208,7 @@ class Exchange {
   CallStatsBuilder report_;
   std::size_t placed_ = 0;      // sums that are part of the result
   std::vector<bool> heard_;     // one for each member
-  std::vector<bool> optional_;  // members absent in the last calls, which are not waited for
+  std::vector<bool> optional_;  // members that are absent, which are not waited for
 };
 
 }  // namespace optireduce

@@ -97,7 +97,9 @@ void ReduceScatterStage::Reduce(SegmentIndex segment) {
 
 std::size_t ReduceScatterStage::Represented() const {
   if (!collective_.averages_present || policy_.LosesLate()) return 0;
-  return static_cast<std::size_t>(std::ranges::count(absent_, true));
+  // Fewer than half of the members, so that no contribution counts twice.
+  const auto absent = static_cast<std::size_t>(std::ranges::count(absent_, true));
+  return std::min(absent, (absent_.size() - 1) / 2);
 }
 
 void ReduceScatterStage::CloseNext() {

@@ -36,6 +36,8 @@ class ReduceScatterStage {
   // Data of the member is not waited for, until something of it comes: Require().
   void MakeOptional(MemberIndex absent);
   void Require(MemberIndex member);
+  // Adds the segments for which nothing is waited for any longer.
+  void ReduceReady();
   // No more data of the member will arrive.
   void Exclude(MemberIndex gone);
 
@@ -97,7 +99,6 @@ class ReduceScatterStage {
   void Reduce(SegmentIndex segment);
   // Members for which the contributions that have come stand too.
   std::size_t Represented() const;
-  void ReduceReady();
 
   Collective& collective_;
   CallPolicy& policy_;

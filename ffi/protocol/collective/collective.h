@@ -110,18 +110,21 @@ struct Collective {
   // The program of this rank makes the call.
   void RecordSubmitted(Sequence sequence) {
     submitted = sequence;
-    if (presence != nullptr) place = presence->Call();
+    if (presence == nullptr) return;
+    place = presence->Call();
+    presence->EndWait(RankOf(self));
   }
   // The program of this rank has made calls, and not the one directly before `call`.
   bool HasSkippedCallBefore(Sequence call) const {
     return submitted && submitted->value() + 1 < call.value();
   }
-  // `member` has shown that its program has made the call.
-  void RecordCalled(Instant now, MemberIndex member, Sequence sequence) {
+  // `member` has shown that its program has made the call, or skips it.
+  void RecordCalled(Instant now, MemberIndex member, Sequence sequence, bool skipped = false) {
     std::optional<Sign>& newest = newest_call[member.index()];
     const bool newer = !newest || sequence > newest->sequence;
     if (!newer || sequence == kFinalDrain) return;
-    newest = {.at = now, .sequence = sequence};
+    newest = {.at = now, .sequence = sequence, .skipped = skipped};
+    if (presence != nullptr) presence->EndWait(RankOf(member));
     Origin().drain_number.RecordCalled(RankOf(member), sequence);
     Origin().others_calls.Record(now, sequence);
   }
@@ -130,6 +133,11 @@ struct Collective {
     if (presence == nullptr || sequence == kFinalDrain) return;
     if (submitted && sequence < *submitted) return;
     presence->RecordCall(RankOf(member), submitted == sequence ? place : presence->newest());
+  }
+  // `member`, or this rank, makes no more calls before the others come to its drain: it waits in
+  // one of this collective, or of another.
+  bool WaitsInDrain(Rank member) const {
+    return Origin().drain_number.Waits(member) || (presence != nullptr && presence->Drains(member));
   }
   // The first of the chain of successors: the collective as the program makes it.
   const Collective& Origin() const {
@@ -141,8 +149,9 @@ struct Collective {
   struct Sign {
     Instant at;
     Sequence sequence;
+    bool skipped = false;  // only others have made it
   };
-  // One for each member: its first announcement, and the newest call that its program has made.
+  // One for each member: its first announcement, and the newest call that its program has come to.
   std::vector<std::optional<Sign>> announced_at;
   std::vector<std::optional<Sign>> newest_call;
   // The calls that each member has given up, this rank included.

@@ -52,6 +52,11 @@ class DrainNumber {
     const auto at = waiting_.find(member);
     return at == waiting_.end() ? std::nullopt : std::optional(at->second);
   }
+  // The member makes no call of that number before its drain.
+  bool DrainsBefore(Rank member, Sequence call) const {
+    const std::optional<Sequence> least = Least(member);
+    return least && *least <= call;
+  }
   // A member has begun the drain, after all had told its number.
   void RecordBegun(Sequence drain) {
     if (IsNews(drain)) begun_ = drain;

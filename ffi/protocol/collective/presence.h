@@ -32,9 +32,16 @@ class Presence {
   // ---- The other ranks.
 
   // The program of the rank has made the call.
-  void RecordCall(Rank rank, Place call) {
-    ranks_[rank].program.Record(call);
+  void RecordCall(Rank rank, Place call) { ranks_[rank].program.Record(call); }
+  // It has made a call that was not known, which ends its wait.
+  void EndWait(Rank rank) {
     ranks_[rank].drains = false;
+    ranks_[rank].waits_after.reset();
+  }
+  // It waits until others begin a call after that one, which it skips.
+  void RecordWait(Rank rank, CallId skipped) {
+    ranks_[rank].drains = false;
+    ranks_[rank].waits_after = skipped;
   }
   // It waits for the call that this rank is about to make.
   void RecordReturn(Rank rank) { RecordCall(rank, newest_ + 1); }
@@ -44,7 +51,10 @@ class Presence {
   void RecordSums(Rank rank, Place call) { ranks_[rank].process.Record(call); }
   void RecordMissedSums(Rank rank, Place call) { ranks_[rank].process.RecordMissed(call); }
   // The program of the rank waits in a drain, until that begins.
-  void RecordDrain(Rank rank) { ranks_[rank].drains = true; }
+  void RecordDrain(Rank rank) {
+    ranks_[rank].drains = true;
+    ranks_[rank].waits_after.reset();
+  }
   void EndDrains() {
     for (auto& [rank, member] : ranks_) member.drains = false;
   }
@@ -54,6 +64,7 @@ class Presence {
   // Its process sums its shards all the same.
   bool Serves(Rank rank) const { return !Find(rank).process.absent(); }
   bool Drains(Rank rank) const { return Find(rank).drains; }
+  std::optional<CallId> WaitsAfter(Rank rank) const { return Find(rank).waits_after; }
 
  private:
   struct Signs {
@@ -68,6 +79,7 @@ class Presence {
     Signs program;
     Signs process;
     bool drains = false;
+    std::optional<CallId> waits_after;
   };
 
   Member Find(Rank rank) const {

@@ -136,7 +136,7 @@ bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& 
   }
   const bool drain = pending.submission.drain;
   // Before it waits: the number may put the drain of others into the present view.
-  if (turn.tells) catch_up_.Tell(origin, turn.number);
+  if (turn.tells && catch_up_.Tell(origin, turn.number)) lifecycle_.HandleDraining(now, origin);
   if (!pending.given_up && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
     return true;
   }

@@ -58,6 +58,17 @@ void CallLifecycle::Expire(Instant now, CallId call) {
   Apply(now, {{.call = call}});
 }
 
+void CallLifecycle::HandleDraining(Instant now, const Collective& origin) {
+  std::vector<Verdict> touched;
+  for (auto& [call, open] : calls_) {
+    Exchange& exchange = open.exchange;
+    if (&exchange.collective().Origin() != &origin || !exchange.HandleDraining(now)) continue;
+    transmitter_.QueueAll(open);
+    touched.push_back({.call = call});
+  }
+  Apply(now, std::move(touched));
+}
+
 void CallLifecycle::FinishComplete(Instant now) {
   std::vector<Verdict> complete;
   for (const auto& [call, open] : calls_) {

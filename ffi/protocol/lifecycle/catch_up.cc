@@ -16,13 +16,6 @@ constexpr int kIntervalsPerBriefWait = 16;
 }  // namespace
 
 template <typename Visit>
-void CatchUp::ForEachOther(const Collective& origin, Visit visit) const {
-  for (const Rank member : origin.spec.members) {
-    if (member != session_.options.rank && !session_.peers[member]->removed()) visit(member);
-  }
-}
-
-template <typename Visit>
 void CatchUp::ForEachOpen(const Collective& origin, Visit visit) const {
   session_.directory.ForEach([&](const Collective& collective) {
     if (&collective.Origin() != &origin) return;
@@ -75,7 +68,7 @@ CatchUp::Turn CatchUp::Find(Instant now, Instant since, const Collective& origin
 
 CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, const Collective& origin,
                                   Sequence usual, Sequence next) const {
-  if (IsAlone(origin)) return {.number = next};
+  if (front_.FindOthers(origin).empty()) return {.number = next};
   const OthersCalls& calls = origin.others_calls;
   // Ranks that are in step make the call at the same time, and the news is under way.
   const Instant due = clock_.IsPatient(next)
@@ -83,14 +76,10 @@ CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, const Collective& 
                                      SaturatingAdd(since, session_.options.peer_timeout))
                           : SaturatingAdd(since, calls.Interval() / kIntervalsPerBriefWait);
   const bool passing = clock_.state() == StepClock::State::kPassing;
-  if (now >= due || passing || OthersWait(now)) return {.number = usual, .passes = true};
+  if (now >= due || passing || OthersWait(now) || front_.HasToGoOn(origin)) {
+    return {.number = usual, .passes = true};
+  }
   return {.number = next, .waits_until = due};
-}
-
-bool CatchUp::IsAlone(const Collective& origin) const {
-  bool alone = true;
-  ForEachOther(origin, [&](Rank) { alone = false; });
-  return alone;
 }
 
 Duration CatchUp::LongestWaitOfOthers() const {
@@ -146,11 +135,12 @@ CatchUp::Turn CatchUp::FindDrain(const Collective& origin, Sequence least) const
   if (drain.begun()) return {.number = *drain.begun(), .tells = true};
   // Once told it only rises to those of others: else it could be another after all have agreed.
   Sequence number = drain.told().value_or(std::max(least, FirstDrain(origin)));
-  ForEachOther(origin, [&](Rank member) {
+  const std::vector<Rank> others = front_.FindOthers(origin);
+  for (const Rank member : others) {
     number = std::max(number, drain.Least(member).value_or(number));
-  });
-  bool agreed = true;
-  ForEachOther(origin, [&](Rank member) { agreed = agreed && drain.Least(member) == number; });
+  }
+  const bool agreed =
+      std::ranges::all_of(others, [&](Rank member) { return drain.Least(member) == number; });
   return {.number = number, .waits_until = agreed ? Instant{} : kNever, .tells = true};
 }
 
@@ -200,15 +190,10 @@ bool CatchUp::OthersWait(Instant now) const {
 
 bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const {
   const bool may_outlast = origin.outlasting < number.value() - position.value();
-  bool any = false;
-  bool all_drain = true;
-  bool left = false;
-  ForEachOther(origin, [&](Rank member) {
-    any = true;
-    all_drain = all_drain && origin.presence->Drains(member);
-    left = left || session_.peers[member]->state() == PeerState::kLeft;
+  const bool left = std::ranges::any_of(front_.FindOthers(origin), [&](Rank member) {
+    return session_.peers[member]->state() == PeerState::kLeft;
   });
-  if (!any || !(all_drain || (left && may_outlast))) return false;
+  if (!front_.Drains(origin) && !(left && may_outlast)) return false;
   bool open = false;
   ForEachOpen(origin, [&](CallId call, const OpenCall&) {
     open = open || (call.sequence >= number && call.sequence != kFinalDrain);
@@ -216,16 +201,22 @@ bool CatchUp::OthersHaveEnded(const Collective& origin, Sequence number, Sequenc
   return !open;
 }
 
-void CatchUp::Tell(Collective& origin, Sequence least) {
-  if (origin.drain_number.told() == least) return;
+bool CatchUp::Tell(Collective& origin, Sequence least) {
+  if (origin.drain_number.told() == least) return false;
   origin.drain_number.Tell(least);
+  origin.presence->RecordDrain(session_.options.rank);
   TellOthers(origin, {.kind = DatagramKind::kDraining,
                       .call = {.collective = origin.id, .sequence = least}});
+  return true;
 }
 
 void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
   std::vector<MemberIndex>& returned = collective.returned;
   collective.Origin().others_calls.RecordWait();
+  if (collective.presence != nullptr) {
+    collective.presence->RecordWait(collective.RankOf(member),
+                                    {.collective = collective.id, .sequence = skipped});
+  }
   if (collective.submitted && *collective.submitted > skipped) {
     TellBegun(collective, member, *collective.submitted);
   } else if (std::ranges::find(returned, member) == returned.end()) {
@@ -251,10 +242,10 @@ void CatchUp::TellBegun(const Collective& collective, MemberIndex member, Sequen
 }
 
 void CatchUp::TellOthers(const Collective& collective, const SentInfo& info) {
-  ForEachOther(collective, [&](Rank member) {
-    if (session_.peers[member]->gone()) return;
+  for (const Rank member : front_.FindOthers(collective)) {
+    if (session_.peers[member]->gone()) continue;
     session_.peers.Touch(member).control.push_back(info);
-  });
+  }
 }
 
 }  // namespace optireduce

@@ -15,6 +15,7 @@
 #include "ffi/base/ids.h"
 #include "ffi/base/time.h"
 #include "ffi/protocol/collective/collective.h"
+#include "ffi/protocol/lifecycle/front.h"
 #include "ffi/protocol/lifecycle/step_clock.h"
 #include "ffi/protocol/session/lane_membership.h"
 #include "ffi/protocol/session/session_state.h"
@@ -30,7 +31,7 @@ class CatchUp {
  public:
   // Both must outlive this.
   CatchUp(SessionState& session, LaneMembership& membership)
-      : session_(session), membership_(membership) {}
+      : session_(session), membership_(membership), front_(session) {}
 
   // An error if the position of the call is too high.
   Status Check(const Submission& submission) const;
@@ -61,8 +62,8 @@ class CatchUp {
   // The drain that a peer has given up in place of the submitted one, whatever its number.
   std::optional<CallId> FindDrainGivenUp(const Collective& origin,
                                          const Submission& submission) const;
-  // Tells the others the least number of a drain that this rank waits in.
-  void Tell(Collective& origin, Sequence least);
+  // Tells the others the least number of a drain that this rank waits in. False if they know.
+  bool Tell(Collective& origin, Sequence least);
 
   // A member waits until the others begin a call after `skipped`.
   void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped);
@@ -84,17 +85,12 @@ class CatchUp {
   // The least number of a drain: calls of lower ones are over, though this rank has not called
   // them, or are of an earlier view.
   Sequence FirstDrain(const Collective& origin) const;
-  // All other members are removed.
-  bool IsAlone(const Collective& origin) const;
   // The others make no more calls, or none before a drain.
   bool OthersHaveEnded(const Collective& origin, Sequence number, Sequence position) const;
   // The time for which the others may wait for this rank before they make their next call.
   Duration LongestWaitOfOthers() const;
   // Some rank waits for this one in a call that its program has not made.
   bool OthersWait(Instant now) const;
-  // Calls `visit(rank)` for the members that take part beside this rank.
-  template <typename Visit>
-  void ForEachOther(const Collective& origin, Visit visit) const;
   // Calls `visit(call, open)` for the open calls of the collective and its successors.
   template <typename Visit>
   void ForEachOpen(const Collective& origin, Visit visit) const;
@@ -104,6 +100,7 @@ class CatchUp {
 
   SessionState& session_;
   LaneMembership& membership_;
+  Front front_;
   StepClock clock_;
 };
 
