@@ -39,6 +39,7 @@ void Checker::Submitted(Instant now, std::uint64_t token, const Status& status) 
   SimCallRecord& record = log_.calls[token];
   if (!status.ok()) return errors_.Check(now, record, status);
   record.submitted = true;
+  times_.RecordCall(now);
   log_.RecordCall(now, record);
 }
 

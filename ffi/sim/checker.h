@@ -35,6 +35,8 @@ class Checker {
 
   // ---- Actions of the ranks, in their order.
 
+  // A program computes until it makes its next call.
+  void Computing() { times_.RecordComputing(); }
   // A call begins: makes its leaves and fills them. The token is that of the submission.
   Submission Begin(Instant now, Rank rank, SimCall call);
   // The endpoint took it, or refused it.

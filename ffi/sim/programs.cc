@@ -41,7 +41,10 @@ Programs::Programs(const Scenario& scenario, const Workload& workload, Prng& prn
 void Programs::Start() {
   for (std::uint16_t r = 0; r < scenario_.ranks; ++r) {
     const Duration skew = Random(scenario_.start_skew_us);
-    for (std::size_t chain = 0; chain < program(Rank(r)).chains.size(); ++chain) {
+    // A rank that is absent has none.
+    std::size_t chains = program(Rank(r)).chains.size();
+    if (scenario_.at_once > 0) chains = std::min<std::size_t>(chains, 1);
+    for (std::size_t chain = 0; chain < chains; ++chain) {
       ScheduleCall(Instant{}, Instant{}, Rank(r), chain, skew);
     }
   }
@@ -64,6 +67,11 @@ void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t ch
     const Instant others = std::max(now, from + pause);
     at = Instant{} + (others - Instant{} + period - Duration(1)) / period * period + late;
   }
+  Schedule(at, rank, chain);
+}
+
+void Programs::Schedule(Instant at, Rank rank, std::size_t chain) {
+  checker_.Computing();
   schedule_(at, rank, chain);
 }
 
@@ -114,7 +122,13 @@ std::optional<Status> Programs::AdvanceChain(Instant now, Instant from, Rank ran
   Program& caller = program(rank);
   Chain& called = caller.chains[chain];
   ++called.next;
-  if (called.ended()) return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
+  if (called.ended()) {
+    const bool starts_rest = scenario_.at_once > 0 && chain == 0;
+    for (std::size_t c = 1; starts_rest && c < caller.chains.size(); ++c) {
+      Schedule(now, rank, c);
+    }
+    return --caller.chains_left == 0 ? End(rank, {}) : std::nullopt;
+  }
   if (scenario_.meet_calls > 0 && called.next % scenario_.meet_calls == 0) {
     Meet(now, rank, chain);
   } else {

@@ -79,6 +79,7 @@ class Programs {
 
   // `from`: start of the computation before the call.
   void ScheduleCall(Instant now, Instant from, Rank rank, std::size_t chain, Duration pause);
+  void Schedule(Instant at, Rank rank, std::size_t chain);
   std::optional<Status> AdvanceChain(Instant now, Instant from, Rank rank, std::size_t chain);
   // The program waits for those of all other ranks.
   void Meet(Instant now, Rank rank, std::size_t chain);

@@ -222,6 +222,12 @@ Status ValidatePrograms(const Scenario& scenario) {
   if (scenario.sequential != 0 && scenario.shuffled != 0) {
     return InvalidArgument("sequential=1 shuffled=1 deadlocks every rank; choose one of them.");
   }
+  if (scenario.at_once > 0 &&
+      (scenario.sequential == 0 || scenario.groups > 1 || scenario.mismatch != 0 ||
+       scenario.meet_calls > 0 || scenario.calls == 1)) {
+    return InvalidArgument(
+        "at_once= needs calls=2 or more, sequential=1, groups=1, mismatch=none and meet_calls=0.");
+  }
   // A rank that does not come would stop all others.
   if (scenario.meet_calls > 0 &&
       (scenario.absent != 0 || scenario.sequential == 0 || scenario.collectives > 1 ||

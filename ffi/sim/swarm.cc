@@ -40,6 +40,7 @@ class Swarm {
     if (OneIn(2)) scenario_.shard_bytes_min = Wild(1, 1 << 14);
     ChooseRareCalls();
     ChooseSettling();
+    ChooseEnding();
     ChooseAbsent();
     return scenario_;
   }
@@ -82,6 +83,7 @@ class Swarm {
   void ChooseOverlap();
   void ChooseRareCalls();
   void ChooseSettling();
+  void ChooseEnding();
   void ChooseAbsent();
   void ChooseLaneCut();
   void ChooseRemoval();
@@ -391,6 +393,33 @@ void Swarm::ChooseSettling() {
   }
   if (OneIn(2)) s.loss_ppm = WildPpm(100'000);
   scenario_ = s;
+}
+
+// Ranks that are behind in several collectives, some of them at the end. Their waits for each other
+// are longer than the bound, since the steps are. From draws of its own.
+void Swarm::ChooseEnding() {
+  constexpr std::uint64_t kEndingDraws = 0x5EED'E2D5;  // Chosen: any number.
+  prng_ = Prng(Mix(scenario_.seed ^ kEndingDraws));
+  // Chosen: as often as other programs of one kind.
+  if (!OneIn(64)) return;
+  Scenario s;
+  s.seed = scenario_.seed;
+  s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
+  s.ranks = Between(3, 8);
+  s.sequential = 1;
+  s.collectives = Between(2, 4);
+  s.elements = Wild(16, 2048);
+  s.calls = Between(8, 20);
+  s.at_once = Between(0, s.collectives);
+  s.compute_us = 500'000;
+  s.straggle_ppm = 100'000;
+  s.straggle_us = 6'000'000;
+  s.overlap = Between(0, 1);
+  s.peer_timeout_us = 30'000'000;
+  s.faults_end_us = 1;
+  s.reduce_scatter_deadline_us = s.all_gather_deadline_us = Wild(4000, 100'000);
+  scenario_ = s;
+  ChooseMismatchTimeout();
 }
 
 // A session that begins with empty places. From draws of its own, after all others.

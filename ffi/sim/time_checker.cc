@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "ffi/protocol/collective/policy_traits.h"
 
@@ -23,6 +24,7 @@ Duration BothDeadlines(const CollectiveSpec& spec) {
 
 void TimeChecker::Check(Instant now, const SimCallRecord& record, const CallDone& done) {
   const Scenario& s = log_.scenario;
+  CheckProgress(now, record);
   const Duration took = now - record.submitted_at;
   if (done.stats.elapsed > took || done.stats.elapsed + bounds_.DriverSlack() < took) {
     log_.Fail(now, record.rank,
@@ -70,6 +72,21 @@ void TimeChecker::CheckLiveness(Instant now, const SimCallRecord& record) {
             "a call ended " + Milliseconds(now - from) +
                 " after it had to wait for the network only, and faults had ended; the bound is " +
                 Milliseconds(bounds_.Liveness()));
+}
+
+void TimeChecker::CheckProgress(Instant now, const SimCallRecord& record) {
+  const Instant from = std::max(std::exchange(progress_at_, now), bounds_.FaultsEnd());
+  const Scenario& s = log_.scenario;
+  if (computing_ > 0 || !s.catches_up() || !s.is_whole() || s.meet_calls > 0) return;
+  const Duration deadlines = microseconds(s.reduce_scatter_deadline_us + s.all_gather_deadline_us);
+  // A drain brings the late data of all calls.
+  const Duration network = record.WaitsForAll() ? bounds_.Liveness() : bounds_.Lag();
+  const Duration bound = deadlines + network + bounds_.Silence() + bounds_.DriverSlack();
+  if (now <= from + bound) return;
+  log_.Fail(now, record.rank,
+            record.Name() + " ended " + Milliseconds(now - from) +
+                " after all programs had come to wait in calls; the bound is " +
+                Milliseconds(bound));
 }
 
 void TimeChecker::RecordAnswer(LaneRecord& lane, Duration gap) {

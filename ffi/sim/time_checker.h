@@ -16,6 +16,12 @@ class TimeChecker {
  public:
   TimeChecker(RunLog& log, const Bounds& bounds) : log_(log), bounds_(bounds) {}
 
+  // A program computes until it makes its next call, and has made it.
+  void RecordComputing() { ++computing_; }
+  void RecordCall(Instant now) {
+    --computing_;
+    progress_at_ = now;
+  }
   // Handles the end of a call.
   void Check(Instant now, const SimCallRecord& record, const CallDone& done);
   // A peer has answered after so long.
@@ -39,6 +45,9 @@ class TimeChecker {
   void CheckWithin(Instant now, const SimCallRecord& record, Duration longest, const char* subject,
                    const char* rule);
   void CheckLiveness(Instant now, const SimCallRecord& record);
+  // While all programs wait in calls, one of these ends by deadlines and the network: no two wait
+  // for each other.
+  void CheckProgress(Instant now, const SimCallRecord& record);
   // A bounded call does not wait for peers that are behind and do not answer.
   void CheckLag(Instant now, const SimCallRecord& record);
   bool IsFrozen(Rank rank) const;
@@ -61,6 +70,8 @@ class TimeChecker {
   RunLog& log_;
   const Bounds& bounds_;
   Duration liveness_worst_{};
+  std::size_t computing_ = 0;  // chains of programs that are in no call, before their next one
+  Instant progress_at_{};      // a call was made, or ended
 };
 
 }  // namespace optireduce

@@ -443,7 +443,21 @@ std::vector<SimCall> Workload::SequentialProgramOf(Rank rank) const {
   return calls;
 }
 
+std::vector<std::vector<SimCall>> Workload::EndAtOnce(std::vector<SimCall> sequential) const {
+  std::vector<std::vector<SimCall>> chains(1 + collectives_.size());
+  for (const SimCall call : sequential) {
+    const SimCollective& of = collectives_[call.collective];
+    const bool beside_drains = call.collective + scenario_.at_once > collectives_.size();
+    const bool last = call.index + 1 == of.calls && beside_drains;
+    const bool at_end = last || IsDrain(of, call);
+    chains[at_end ? 1 + call.collective : 0].push_back(call);
+  }
+  std::erase_if(chains, [](const std::vector<SimCall>& chain) { return chain.empty(); });
+  return chains;
+}
+
 std::vector<std::vector<SimCall>> Workload::ProgramOf(Rank rank) const {
+  if (scenario_.at_once > 0) return EndAtOnce(SequentialProgramOf(rank));
   if (scenario_.sequential != 0) return {SequentialProgramOf(rank)};
   std::vector<std::vector<SimCall>> chains;
   for (std::size_t c = 0; c < collectives_.size(); ++c) {

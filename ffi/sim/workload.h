@@ -78,7 +78,8 @@ class Workload {
   bool Skips(const SimCollective& collective, SimCall call, std::size_t member) const;
 
   // The program of a rank: concurrent chains of consecutive calls, in the order in which the rank
-  // starts them.
+  // starts them. With at_once= all but the first start at the end of that: one for each collective,
+  // with its drain, and of the last at_once - 1 collectives with their last calls as well.
   std::vector<std::vector<SimCall>> ProgramOf(Rank rank) const;
 
   // Writes the contribution of one member, leaf after leaf without gaps.
@@ -119,6 +120,8 @@ class Workload {
   bool Makes(Rank rank, SimCall call) const;
   // All calls in one chain.
   std::vector<SimCall> SequentialProgramOf(Rank rank) const;
+  // The first chain of that program, and those that start at its end.
+  std::vector<std::vector<SimCall>> EndAtOnce(std::vector<SimCall> sequential) const;
   // The first contribution that the element represents, and their number; ordered by member, then
   // call.
   struct Window {

@@ -95,3 +95,22 @@ def test_ranks_that_pause_skip_calls_and_lose_nothing(ranks):
 def test_two_ranks_skip_nothing():
     report = assert_holds(f"{PAUSES} ranks=2")
     assert report["counters"]["calls_skipped"] == 0
+
+
+# Steps of a second or more, with pauses of several: a rank that is behind in one
+# collective waits for one that is behind in another. The checker knows the time from
+# which all programs wait.
+WAITS = (
+    "mode=bounded ranks=4 calls=30 collectives=4 sequential=1 elements=2000 "
+    "compute_us=500000 straggle_ppm=100000 straggle_us=6000000 "
+    "peer_timeout_us=30000000 faults_end_us=1 "
+    "reduce_scatter_deadline_us=10000 all_gather_deadline_us=10000"
+)
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 3])
+@pytest.mark.parametrize("ranks", [3, 4, 7])
+def test_ranks_that_are_behind_never_all_wait_for_each_other(ranks, at_once):
+    for seed in range(1, 9):
+        report = assert_holds(f"{WAITS} seed={seed} ranks={ranks} at_once={at_once}")
+        assert report["counters"]["calls_skipped"] > 0
