@@ -106,7 +106,8 @@ class Options:
       deadline_s: deadline of a bounded, agreed or lossy call, in seconds, both stages
         together; 0 learns it from the times of the calls. Default 0.
       deadline_max_s: upper bound of a learned deadline, and the deadline while it is
-        being learned, in seconds. Default 1.
+        being learned, in seconds. Default 10: the gradients of a large model take
+        seconds.
       max_lag: number of calls of one collective by which a rank may be ahead of
         another before bounded calls go on without that one, or with two processes wait
         for it. Default 2.
@@ -156,7 +157,7 @@ class Options:
     security: Security = "authenticated"
     deadline_s: float = _option(0.0, _TIME_S, zero=True)
     # Chosen: several times a bucket of 25 MiB at 1 Gbit/s (0.3 s).
-    deadline_max_s: float = _option(1.0, _TIME_S)
+    deadline_max_s: float = _option(10.0, _TIME_S)
     # Chosen: the buffers of a call for two steps ahead.
     max_lag: int = _option(2, (1, 1024))
     # Chosen: longer than a paused virtual machine or a garbage collection.

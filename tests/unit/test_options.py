@@ -20,7 +20,7 @@ def test_argument_wins_over_environment_and_environment_over_default():
     options, origins = resolve({"max_lag": 4, "lanes": 1}, environment)
     assert (options.lanes, options.shutdown_timeout_s) == (1, 5)
     assert (options.max_lag, options.peer_timeout_s) == (4, 8.0)
-    assert options.deadline_max_s == 1.0
+    assert options.deadline_max_s == 10.0
     assert origins == {
         "max_lag": "argument",
         "lanes": "argument",
