@@ -18,8 +18,6 @@ the folder classified/checkpoint that examples/finetune_encoder.py makes. Impair
                          once 0.5 s before 5 % (`pauses-two`)
     bursts0.2 0.4 0.7    TCP bursts of heavy-tailed sizes between all hosts take that
                          share of the links
-    tail1.5 tail3        bursts with which the P99 of a call of Gloo alone is 1.5 or 3
-                         times its P50: the tails of the paper, section 5
     loss1 loss1-runs     1 % of the packets are lost, at random or in runs of 20
     slow1.5 slow3        the computation of the last rank is longer by that factor
     slow-link            the link of the last host has a third of the rate
@@ -30,10 +28,9 @@ each), tables (table.md, ratios.md) and a picture of the accuracy over time (tta
 Runs in `results.jsonl` are not repeated, also those that have failed: the next start
 continues an interrupted benchmark. `--at-most 20` makes the next 20 runs; `--tasks text
 --impairments quiet pauses` selects a part of the matrix. A run of a small model takes
-half a minute, of glosses 5 minutes.
+half a minute, of glosses ten minutes.
 
-`--report FILE` makes no run, and prints the ratios of a file of results: those of
-docs/figures.md are those of `results/tta.jsonl`.
+`--report FILE` makes no run, and prints the ratios of a file of results.
 
 No packet leaves the machine, and the hosts are removed at the end. Exit codes: 0, all
 selected runs have results; 1 otherwise.
@@ -84,10 +81,6 @@ TARGETS = {
 }
 TASKS, OPTIMIZERS = (list(dict.fromkeys(names)) for names in zip(*TARGETS, strict=True))
 
-# Shares of the links that the bursts of `tail1.5` and `tail3` take. Measured: the P99
-# of Gloo's calls of 384 kB at 250 Mbit/s is so many times their P50 then.
-TAIL_LOADS = (0.05, 0.2)
-
 # Longest time of a run, in seconds, in addition to LIMIT_FACTOR times its computation.
 # Chosen: several times the time of the largest model.
 LIMIT_S, LIMIT_FACTOR = 900.0, 20.0
@@ -120,8 +113,6 @@ IMPAIRMENTS = {
     "bursts0.2": Impairment(load=0.2),
     "bursts0.4": Impairment(load=0.4),
     "bursts0.7": Impairment(load=0.7),
-    "tail1.5": Impairment(load=TAIL_LOADS[0]),
-    "tail3": Impairment(load=TAIL_LOADS[1]),
     "loss1": Impairment(link={"loss": 0.01}),
     "loss1-runs": Impairment(link={"loss": 0.01, "run": 20}),
     "slow1.5": Impairment(slow=1.5),
