@@ -34,6 +34,8 @@ def _await_size(started: ranks.Ranks, rank: int, size: int) -> None:
 
 def _finish(started: ranks.Ranks, *numbers: int) -> None:
     """Ends the training of these replicas, which have the same bits in each step."""
+    for i in numbers:
+        started.wait_for(i, "step")
     newest = [int(started[i].lines("step")[-1].split()[0]) for i in numbers]
     started.write("last", str(max(newest) + 40))
     started.succeed(*numbers)

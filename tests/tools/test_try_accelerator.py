@@ -52,7 +52,7 @@ import sys
 sys.path.append({str(_TOOLS)!r})
 import try_accelerator
 
-limits_s = {{"train": 10}}
+limits_s = {{"train": 40}}
 try_accelerator.SECTIONS = [
     dataclasses.replace(section, limit_s=limits_s.get(section.name, 120))
     for section in try_accelerator.SECTIONS
