@@ -265,7 +265,8 @@ def launch(
     words += ["-n", str(section.ranks or args.ranks)]
     words += ["--keep-going"] if section.exit_code else []
     words += [str(RANKS), str(folder), *section.tasks]
-    words += ["--stacks-after", str(max(limit_s - 3, 1))]
+    # Counted from the end of the imports of a rank, which take seconds.
+    words += ["--stacks-after", str(max(limit_s - 15, limit_s / 2))]
     words += ["--small"] if args.small else []
     if args.profile:
         words += ["--profile", str(args.profile.resolve() / section.name)]
