@@ -65,6 +65,10 @@ _SEEK_S = 0.2
 # attempt, in seconds. Chosen: longer than a plan.
 _RENEW_S = 4 * OPEN_S
 
+# Time without a plan after which the next process begins the job anew, if the one
+# before has not, in seconds. Chosen: longer than a plan that fails, and `_PAUSE_S`.
+_LEAD_S = 2 * OPEN_S
+
 # Period in which a process that comes back tells that it waits, in seconds. Source: the
 # default of `stall_timeout_s`.
 _TELL_S = 60.0
@@ -128,11 +132,11 @@ class Agreement:
         # When this process has seen the wish of each place first.
         self._seen_s: dict[int, float] = {}
         self._pause_end_s = float("-inf")
+        # When this process has begun to look for plans, or has seen the last one.
+        self._quiet_s = 0.0
         # Whether this process comes back, and when it tells next that it waits.
         self._joins, self._tell_s = False, float("inf")
         self.signs = LifeSigns(world, rank, life)
-        # Plans of others that this process has no part in.
-        self._without: set[int] = set()
         # The plan of the running session, while this process is in the one before, too.
         self._retiring: Plan | None = None
 
@@ -152,6 +156,7 @@ class Agreement:
         self._check_part(news)
         if self._retiring is not None:
             await self._retire(self._retiring)
+            return  # A sign of life is due, and the news are old.
         self._remove_replaced(news.lives)
         if self.coming is not None:
             return  # The program is about to begin it.
@@ -169,9 +174,11 @@ class Agreement:
 
     def _check_part(self, news: News) -> None:
         """Raises `ReplacedError` if the others have gone on without this process."""
-        if self._replicas and news.newest() in self._without:
+        newest, coming = news.newest(), self.coming
+        begins = self.running if coming is None else coming.plan.number
+        if self._replicas and newest > begins:
             raise ReplacedError(
-                f"the others went on in session {news.newest()} without this process"
+                f"the others went on in session {newest} without this process"
             )
 
     def _remove_replaced(self, lives: Mapping[int, int]) -> None:
@@ -196,9 +203,11 @@ class Agreement:
         if news.plan <= self._passed:
             return None
         entry = await self._world.entry(key(news.plan, "plan"))
-        # Without an entry the coordinator was started again.
-        self._passed = news.plan - (entry is not None)
-        return None if entry is None else Plan.decoded(entry)
+        if entry is None:
+            self._passed = news.plan  # The coordinator was started again.
+            return None
+        self._quiet_s = self._world.now()
+        return Plan.decoded(entry)
 
     async def _proposed(self, news: News) -> Plan | None:
         """Proposes a plan if it is the turn of this rank; returns the plan in force."""
@@ -245,46 +254,69 @@ class Agreement:
         return wishes
 
     async def _prepare(self, plan: Plan) -> None:
-        """Opens the session of a plan, and agrees on the call at which it begins."""
-        if plan.members.get(self.rank) != self._members[self.rank]:
-            self._passed = plan.number
-            self._without.add(plan.number)
+        """Takes part in a plan of the others."""
+        own = plan.members.get(self.rank)
+        # A member that was stopped may have an old wish.
+        if own != self._members[self.rank] or self.rank in plan.newcomers:
+            self._pass_by(plan)
             self._world.log(
                 f"the others prepare session {plan.number} without this process, rank "
                 f"{self.rank}, which they have not heard."
             )
             return
+        await self._agree(plan)
+
+    async def _agree(self, plan: Plan) -> Coming | None:
+        """Opens the session of a plan, and agrees on the call at which it begins.
+
+        Returns:
+          The session; None if it does not begin.
+        """
         opened = coming = None
         try:
             await self._check(plan)
             opened = await self._world.open(plan)
             await self._await_open(plan)
-            self.coming = coming = Coming(plan, opened)
+            coming = Coming(plan, opened)
+            # From now on the program of a member stops.
+            self.coming = None if self._joins else coming
             if self.rank == plan.proposer:
-                stops = await self._gather(plan, "stop", plan.survivors())
-                await self._decide(plan, {"call": max(map(int, stops.values()))})
-            decision = await self._await_decision(plan)
-            await self._check_entry(plan)
+                await self._decide(plan, {"call": await self._first_call(plan)})
+            decision = json.loads(await self._await(plan, "decision"))
         except PlanError as error:
             decision = await self._decide_failure(plan, str(error))
-        if "call" in decision and coming is not None:
+        if "call" in decision and coming is not None and not coming.given_up:
             coming.begins = decision["call"]
-            return
+            return coming
         self.coming = None
         self._abandon(plan, opened)
-        names = ", ".join(map(str, plan.newcomers))
+        names = ", ".join(map(str, plan.newcomers or plan.members))
+        goes_on = "" if self._joins else " Training goes on as before."
+        why = decision.get("abandoned", "its program has not found the decision.")
         self._world.log(
-            f"session {plan.number}, with rank {names}, does not begin: "
-            f"{decision.get('abandoned')} Training goes on as before."
+            f"session {plan.number}, with rank {names}, does not begin: {why}{goes_on}"
         )
+        return None
+
+    async def _first_call(self, plan: Plan) -> int:
+        """Returns the call at which no program of a member has passed its stop."""
+        if self._joins:
+            return 0  # The job begins anew.
+        stops = await self._gather(plan, "stop", plan.survivors())
+        return max(map(int, stops.values()))
+
+    def _pass_by(self, plan: Plan) -> None:
+        """Leaves a plan to the others, who may make no signs while they open it."""
+        self._passed = plan.number
+        self._pause_end_s = self._world.now() + _LEAD_S
 
     def _abandon(self, plan: Plan, opened: Any) -> None:
-        """Passes by a plan."""
+        """Ends a plan that has failed."""
         if opened is not None:
             self._world.close(opened)
         self._passed = plan.number
         self._pause_end_s = self._world.now() + _PAUSE_S
-        self._refused |= {rank: plan.members[rank] for rank in plan.newcomers}
+        self._refused |= plan.members
 
     async def _news(self) -> News:
         return News(await self._world.entries(NEWS))
@@ -300,9 +332,6 @@ class Agreement:
         else:
             await self._await(plan, "open", limit_s=3 * OPEN_S)
 
-    async def _await_decision(self, plan: Plan) -> dict[str, Any]:
-        return json.loads(await self._await(plan, "decision"))
-
     async def _decide(self, plan: Plan, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decides, unless it is decided; returns the decision in force."""
         entry = json.dumps(decision).encode()
@@ -310,10 +339,7 @@ class Agreement:
 
     async def _decide_failure(self, plan: Plan, why: str) -> dict[str, Any]:
         """Decides that a plan fails, unless it is decided; returns the decision."""
-        entry = await self._world.entry(key(plan.number, "plan"))
-        if entry != plan.encoded():
-            if entry is not None:
-                self._without.add(plan.number)  # Another plan has its number.
+        if await self._world.entry(key(plan.number, "plan")) != plan.encoded():
             return {"abandoned": why}
         return await self._decide(plan, {"abandoned": why})
 
@@ -346,7 +372,10 @@ class Agreement:
             )
             if found is not None:
                 return found
+            await self.signs.renew()
             await self._check(plan)
+            if self._joins and limit_s is None:
+                self._check_left(plan, [plan.proposer], await self._news())
             if self._world.now() >= end:
                 text = " ".join(map(str, name))
                 raise PlanError(f"{text!r} was not entered within {limit_s:g} s.")
@@ -371,13 +400,21 @@ class Agreement:
         decided = await self._world.entry(key(plan.number, "decision"))
         if decided is not None and "abandoned" in json.loads(decided):
             raise PlanError(json.loads(decided)["abandoned"])
-        news = await self._news()
-        if news.newest() > plan.number:
-            raise PlanError("a later session has begun.")
-        lives = news.lives
+        lives = (await self._news()).lives
         for rank, member in plan.members.items():
             if lives.get(rank, member.life) > member.life:
                 raise PlanError(f"rank {rank} was started again.")
+
+    def _check_left(self, plan: Plan, ranks: Sequence[int], news: News) -> None:
+        """Raises `PlanError` if none of these members of a plan is left."""
+        live = self.signs.live(news)
+        for rank in ranks:
+            member = plan.members[rank]
+            shown = not self._replicas or (rank, member.life) in live
+            # Replicas may have joined again.
+            if shown and news.process_of(rank) <= member:
+                return
+        raise PlanError(f"none is left of ranks {list(ranks)}.")
 
     # ---- The program of a member.
 
@@ -389,7 +426,7 @@ class Agreement:
             on all ranks after the same step, also of a rank that has skipped some.
         """
         coming = self.coming
-        if coming is None:
+        if coming is None or coming.given_up:
             return None
         if coming.plan.survivors() == [self.rank]:
             return await self._admit_alone(coming)
@@ -401,21 +438,25 @@ class Agreement:
             return None
         if call < coming.stop:
             return None  # The program has called none in this step.
-        begins = coming.begins
-        if begins is None:
-            decision = await self._decision_in_time(coming.plan)
-            if "call" not in decision:
-                return None
-            begins = coming.begins = int(decision["call"])
-        return coming if call >= begins else None
+        begins = await self._begins(coming)
+        return coming if begins is not None and call >= begins else None
 
     async def _admit_alone(self, coming: Coming) -> Coming | None:
         """Does the same without calls, of which a lone process may have none."""
         if coming.stop is None:
             coming.stop = 0
             await self._world.publish(key(coming.plan.number, "stop", self.rank), b"0")
-        decision = await self._decision_in_time(coming.plan)
-        return coming if "call" in decision else None
+        return coming if await self._begins(coming) is not None else None
+
+    async def _begins(self, coming: Coming) -> int | None:
+        """Returns the call of the decision; None if the program gives up the plan."""
+        if coming.begins is None:
+            decision = await self._decision_in_time(coming.plan)
+            # The thread may have found it in a coordinator that has ended since.
+            if coming.begins is None:
+                coming.begins = decision.get("call")
+            coming.given_up = coming.begins is None
+        return coming.begins
 
     async def _decision_in_time(self, plan: Plan) -> dict[str, Any]:
         """Returns the decision, for which the program waits."""
@@ -523,7 +564,8 @@ class Agreement:
             ended.
         """
         self._joins = True
-        self._tell_s = self._world.now() + _TELL_S
+        self._quiet_s = self._world.now()
+        self._tell_s = self._quiet_s + _TELL_S
         try:
             return await self._come_back(limit_s, step)
         finally:
@@ -569,22 +611,10 @@ class Agreement:
             return None
         if self._replicas:
             await self.signs.begin()
-        opened = None
-        try:
-            await self._check(plan)
-            opened = await self._world.open(plan)
-            await self._await_open(plan)
-            if self.rank == plan.proposer:
-                await self._decide(plan, {"call": 0})
-            decision = await self._await_decision(plan)
-            await self._check_entry(plan)
-        except PlanError as error:
-            decision = await self._decide_failure(plan, str(error))
-        if "call" in decision and opened is not None:
-            return Coming(plan, opened, begins=decision["call"])
-        self._abandon(plan, opened)
-        await self.signs.end()
-        return None
+        coming = await self._agree(plan)
+        if coming is None:
+            await self.signs.end()
+        return coming
 
     async def _await_plan(self, end: float) -> Plan | None:
         """Returns the next plan with this attempt of this process; None: try again."""
@@ -611,7 +641,7 @@ class Agreement:
             if plan is not None and plan.members.get(self.rank) == own:
                 return plan
             if plan is not None:
-                self._passed = plan.number
+                self._pass_by(plan)
                 await self.signs.end()
                 continue
             await self._check_running()
@@ -635,9 +665,12 @@ class Agreement:
     async def _anew(self, news: News) -> Plan | None:
         """Proposes to begin anew, if no process is left that has been in a session."""
         wishes = self._open_wishes(news)
-        left = self.signs.others_left(news) or await self._world.age_s() < SETTLED_S
-        paused = self._world.now() < self._pause_end_s
-        if left or paused or len(wishes) < self._least or self.rank != min(wishes):
+        left = self.signs.live(news) or await self._world.age_s() < SETTLED_S
+        if left or len(wishes) < self._least or self.rank not in wishes:
+            return None
+        # The processes before this one may have died.
+        turn_s = self._quiet_s + sorted(wishes).index(self.rank) * _LEAD_S
+        if self._world.now() < max(turn_s, self._pause_end_s):
             return None
         if not self._replicas:
             return await self._propose(wishes, [])
@@ -656,13 +689,11 @@ class Agreement:
         while (entry := await self._world.wait(state, _SLICE_S)) is None:
             # The others go on without this process if the source has died.
             refused = await self._world.entry(own)
+            await self._check_entry(plan)
             news = await self._news()
             self._check_life(news)
-            # Replicas may have joined again.
-            newest = {r: news.process_of(r) for r in plan.survivors()}
-            lost = all(of > plan.members[r] for r, of in newest.items())
-            lost = lost or news.newest() > plan.number
-            if refused is not None or lost or self._world.over():
+            self._check_left(plan, plan.survivors(), news)
+            if refused is not None or self._world.over():
                 raise PlanError("no rank has offered its state.")
         offer = json.loads(entry)
         digest = await self._world.receive(plan, offer)
@@ -677,7 +708,7 @@ class Agreement:
         level = await self._level(plan, _LEVEL)
         if level != _LEVEL:
             raise PlanError(f"the others went on: {level.decode()}")
-        await self._check(plan)
+        await self._check_entry(plan)
 
     async def _level(self, plan: Plan, level: bytes) -> bytes:
         """Tells the others that this process has the state, or why not, in time."""

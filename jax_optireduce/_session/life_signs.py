@@ -65,8 +65,8 @@ class LifeSigns:
         """
         self._seen, self._silent = {}, set(silent)
 
-    def others_left(self, news: News) -> bool:
-        """Whether some process has shown lately that it is in a session, or a plan."""
+    def live(self, news: News) -> set[tuple[int, int]]:
+        """Returns (rank, life) of the processes that have made a sign lately."""
         now = self._world.now()
         signs = {
             (rank, life): sign
@@ -79,4 +79,4 @@ class LifeSigns:
                 early_s = _GONE_S - 2 * _PERIOD_S if process in self._silent else 0.0
                 self._seen[process] = (sign, now - early_s)
                 self._silent.discard(process)
-        return any(now - self._seen[process][1] < _GONE_S for process in signs)
+        return {of for of in signs if now - self._seen[of][1] < _GONE_S}

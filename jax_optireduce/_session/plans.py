@@ -101,12 +101,14 @@ class Coming:
       opened: the session.
       stop: the call that this process has entered.
       begins: the call from which on it is used, once that is decided.
+      given_up: the program has not found the decision in time, and uses it never.
     """
 
     plan: Plan
     opened: Any
     stop: int | None = None
     begins: int | None = None
+    given_up: bool = False
 
 
 class News:

@@ -6,8 +6,8 @@ each `await`: a process dies or stops, and an entry that it has sent is made all
 same. `Simulation(seed).run()` raises `AssertionError` with the first broken rule.
 
 With `replicas` the processes are those of `_session/replicas.py`: any number of them
-may begin, a program joins again after the error of a call, and the coordinator, too,
-may be started again.
+may begin, and leave for good; a program joins again after the error of a call. The
+coordinator, too, may be started again.
 """
 
 import argparse
@@ -33,6 +33,20 @@ CALL_TIMEOUT_S = 20.0
 
 # Time from the last fault to the end, in seconds: all are back then.
 SETTLE_S = 240.0
+
+# Time after the last fault in which one that waits for an entry may come, in seconds.
+# Chosen: longer than a plan.
+LAST_S = 30.0
+
+# The entries at which a fault may come, by the first words of their keys.
+MOMENTS = (
+    *("steps", "wishes", "signs", "plan", "ready", "open", "stop", "decision"),
+    *("moved", "session", "source", "state", "digest", "level"),
+)
+
+# The kinds of faults, and those that only replicas survive.
+KINDS = ("kill", "kill two", "stop", "replace", "cut")
+REPLICA_KINDS = (*KINDS, "restart", "leave")
 
 # Time after all are back in which nothing may change, in seconds.
 REST_S = 5.0
@@ -71,6 +85,8 @@ class Process:
     own: tuple[tuple[tuple[int, int], ...] | None, int] = (None, 0)
     # Number of times it has joined again: tasks of an earlier time end.
     joined: int = 0
+    # Whether it comes back.
+    joins: bool = False
     # The news that it knows, and the coordinator of which it knows them.
     news: dict[str, bytes] = dataclasses.field(default_factory=dict)
     coordinator: int = 0
@@ -134,9 +150,10 @@ class World:
         await _suspend(("sleep", seconds))
 
     async def age_s(self):
-        return await _suspend(
-            ("request", lambda _: self.simulation.now - self.simulation.restarted_s)
-        )
+        def age_s(_):
+            return self.simulation.now - self.simulation.restarted_s
+
+        return await _suspend(("request", age_s))
 
     async def entry(self, key):
         return await _suspend(("request", lambda store: store.get(key)))
@@ -158,12 +175,15 @@ class World:
     async def publish(self, key, value):
         if key.startswith(plans.NEWS):
             self.process.news[key] = value
-        await _suspend(("request", lambda _: self.simulation.set(key, value)))
+        await _suspend(("request", lambda _: self._set(key, value)))
+
+    def _set(self, key, value):
+        self.simulation.set(self.process, key, value)
 
     async def claim(self, key, value):
         def claim(store):
             if key not in store:
-                self.simulation.set(key, value)
+                self._set(key, value)
             return store[key]
 
         return await _suspend(("request", claim))
@@ -188,7 +208,8 @@ class World:
             key = plans.key(plan.number, "socket", member)
             if await self.wait(key, max(0.0, end - self.now())) is None:
                 raise plans.PlanError(f"rank {member} did not join.")
-        cut = any(simulation.processes[r].cut_s is not None for r in plan.members)
+        members = [p for r, p in simulation.processes.items() if r in plan.members]
+        cut = any(process.cut_s is not None for process in members)
         if cut or simulation.random.random() < simulation.unproven:
             raise plans.PlanError("a path is not proven.")
         session = simulation.sessions.get(plan.number)
@@ -219,6 +240,7 @@ class World:
                 new.state = process.state
             assert process.state == new.state, "ranks have moved at different calls"
         elif process.rank not in coming.plan.newcomers:
+            self.simulation.begun_anew(new)
             process.state = new.state = process.state or ()
 
     async def _drain(self, session):
@@ -301,14 +323,15 @@ class Simulation:
         faults: int | None = None,
         *,
         replicas: bool = False,
+        armed: dict[str, str] | None = None,
     ):
-        """Draws the job from its seed."""
+        """Draws the job from its seed; `armed` are more faults, see the attribute."""
         self.seed = seed
         self.replicas = replicas
         self.random = random.Random(seed)
         draw = self.random
         self.ranks = draw.choice((3, 3, 4, 4, 5, 8)) if ranks is None else ranks
-        self.step_s = draw.choice((0.05, 0.2, 1.0))
+        self.step_s = draw.choice((0.05, 0.2, 1.0, 20.0))
         self.calls_per_step = draw.choice((1, 1, 2, 5))
         self.latency_s = draw.choice((0.0005, 0.002, 0.02))
         self.state_bytes = draw.choice((1e3, 1e6, 1e9))
@@ -318,6 +341,11 @@ class Simulation:
         # Mean time between faults, in seconds.
         self.pace_s = draw.choice((0.3, 2.0, 8.0))
         self.least = draw.randint(1, self.ranks) if replicas else self.ranks
+        # Share of requests that are slow.
+        self.slow = draw.choice((0.0, 0.0, 0.01))
+        # The faults that wait for an entry, by the word of its key: see `MOMENTS`.
+        self.armed: dict[str, str] = {}
+        self._more = dict(armed or {})
         self.now = 0.0
         self.coordinator, self.restarted_s = 0, float("-inf")
         self.store: dict[str, bytes] = {}
@@ -327,8 +355,8 @@ class Simulation:
         self.waiting: dict[str, list[Callable[[], None]]] = {}
         self.log: list[str] = []
         self.all: list[Process] = []
-        # Session and rank of each process that has told in time that it has the state.
-        self.level: set[tuple[int, int]] = set()
+        # The processes that have told in time that they have the state.
+        self.level: set[Process] = set()
         self.longest_wait_s = 0.0
         self.returns = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -356,6 +384,9 @@ class Simulation:
         for _ in range(self.faults):
             when += self.random.expovariate(1 / self.pace_s)
             self.at(when, self._fault)
+        self.at(self.random.uniform(0.0, 20.0), lambda: self.armed.update(self._more))
+        when += LAST_S
+        self.at(when, self._end_faults)
         settled_s = None
         # A replica that joins again, and those that it leaves, wait for signs of life.
         settle_s = 4 * SETTLE_S if self.replicas else SETTLE_S
@@ -390,11 +421,14 @@ class Simulation:
         if len(sessions) > 1 or None in sessions:
             return False
         (session,) = sessions
-        if any(session.gone(self.now, p) for p in self.processes.values()):
+        ranks, present = self.processes.keys(), self.processes.values()
+        if session.members.keys() - session.removed != ranks:
             return False
-        if any(p.part._joins for p in self.processes.values()):
+        if any(session.gone(self.now, p) & ranks for p in present):
             return False
-        return not any("/wishes/" in key for key in self.store)
+        if any(p.joins or session.calls[p.rank] < 0 for p in present):
+            return False
+        return not any(plans.wish_key(p.rank, p.life) in self.store for p in present)
 
     def at(self, when, action):
         heapq.heappush(self._events, (when, next(self._order), action))
@@ -417,9 +451,9 @@ class Simulation:
         self.start(process, self._train(process))
 
     def _start_again(self, rank):
-        if self.processes[rank].alive and self.processes[rank].stopped_s is None:
-            return
-        self._start(rank)
+        before = self.processes.get(rank)
+        if before is not None and (not before.alive or before.stopped_s is not None):
+            self._start(rank)
 
     def _start(self, rank):
         process = self._new(rank)
@@ -443,6 +477,7 @@ class Simulation:
         }
 
     async def _come_back(self, process):
+        process.joins = True
         await _suspend(("sleep", self.random.uniform(0.5, 2.0)))
         process.own = (process.state, process.step)
         self.start(process, self._follow(process))
@@ -453,9 +488,10 @@ class Simulation:
             raise ProcessError(str(error)) from error
         self.note(process, f"is back in session {process.session.number}: {got}")
         assert process.state == process.session.state, "another state than the others"
-        level = (process.session.number, process.rank) in self.level
+        level = process in self.level
         assert level or not got, "the others have not waited"
         self.returns += 1
+        process.joins = False
         self.start(process, self._train(process))
 
     async def _follow(self, process):
@@ -474,7 +510,8 @@ class Simulation:
         part, rank = process.part, process.rank
         while True:
             session = process.session
-            await _suspend(("sleep", self.step_s * self.random.uniform(0.8, 1.3)))
+            more_s = min(self.step_s, 1.0) * self.random.uniform(-0.2, 0.3)
+            await _suspend(("sleep", self.step_s + more_s))
             try:
                 await self._call(process, session)
             except ProcessError as error:
@@ -498,9 +535,12 @@ class Simulation:
     async def _join_again(self, process, why):
         """Does what a program of a replica does after the error of a call."""
         self.note(process, f"joins again: {why}")
+        process.joins = True
         process.joined += 1
         # Its thread ends first.
         await _suspend(("sleep", 2 * agreement.OPEN_S))
+        if process.part.coming is not None:
+            process.part._world.close(process.part.coming.opened)
         process.part.withdraw()
         await process.part.signs.end()
         process.own = (process.state, process.step)
@@ -529,6 +569,21 @@ class Simulation:
             limit_s += 3 * PEER_TIMEOUT_S + 3 * agreement.LEVEL_S + state_s
         assert waited_s <= limit_s, f"rank {process.rank} has waited for {waited_s} s"
 
+    def begun_anew(self, new):
+        """Checks that no process is left that trains, and has not been disturbed."""
+        awake_s = self.now - 2 * agreement.OPEN_S
+        if new.number < plans.News(self._news()).newest():
+            return  # One that was stopped for long: it ends with an error.
+        for process in self.processes.values():
+            session = process.session
+            if session in (None, new) or process.joins or process.disturbed_s > awake_s:
+                continue
+            live = session.members.keys() - session.removed
+            gone = session.gone(self.now, process) & live
+            trains = process.alive and process.stopped_s is None
+            trains = trains and process.rank in live and 2 * len(gone) < len(live)
+            assert not trains, f"rank {process.rank} is left, and trains"
+
     def transfer_s(self):
         return (
             self.random.uniform(0.3, 1.3)
@@ -544,7 +599,7 @@ class Simulation:
         """Ends a process with an error; it is started again."""
         self.note(process, f"ends: {why}")
         self._die(process)
-        if self.processes[process.rank] is process:
+        if self.processes.get(process.rank) is process:
             delay_s = self.random.uniform(0.5, 3.0)
             self.at(self.now + delay_s, lambda: self._start_again(process.rank))
 
@@ -557,36 +612,56 @@ class Simulation:
     # ---- Faults.
 
     def _fault(self):
-        alive = [p for p in self.processes.values() if p.alive and p.stopped_s is None]
-        if self.replicas and self.random.random() < 0.1:
-            self._restart_coordinator()
+        """A fault comes now, or at the next entry of some kind."""
+        kinds = REPLICA_KINDS if self.replicas else KINDS
+        kind = self.random.choice(kinds)
+        if self.random.random() < 0.5:
+            self.armed[self.random.choice(MOMENTS)] = kind
             return
-        kind = self.random.choice(
-            ("kill", "kill", "kill two", "stop", "replace", "cut")
-        )
+        alive = [p for p in self.processes.values() if p.alive and p.stopped_s is None]
         count = min(len(alive), 2 if kind == "kill two" else 1)
         for process in self.random.sample(alive, count):
-            self.note(process, kind)
-            if kind.startswith("kill"):
-                self.end(process, "killed")
-                continue
-            if kind == "cut":
-                process.cut_s = self.now
-                away_s = self.random.uniform(0.1, 3 * PEER_TIMEOUT_S)
-                self.at(self.now + away_s, lambda p=process: self._mend(p))
-                continue
+            self._strike(kind, process)
+
+    def _end_faults(self):
+        self.armed.clear()
+        self.slow = 0.0
+
+    def _strike(self, kind, process):
+        """A fault comes to a process, or to the coordinator."""
+        if not process.alive or process.stopped_s is not None:
+            return
+        self.note(process, kind)
+        away_s = self.random.uniform(0.1, 3 * PEER_TIMEOUT_S)
+        if self.random.random() < 0.2:
+            away_s *= 10
+        if kind == "restart":
+            self._restart_coordinator()
+        elif kind == "leave" and len(self.processes) > self.least:
+            del self.processes[process.rank]
+            for each in self.all:
+                if each.rank == process.rank and each.alive:
+                    self._die(each)
+        elif kind == "cut":
+            process.cut_s = self.now
+            self.at(self.now + away_s, lambda: self._mend(process))
+        elif kind in ("stop", "replace"):
             process.stopped_s = process.disturbed_s = self.now
-            away_s = self.random.uniform(0.1, 3 * PEER_TIMEOUT_S)
-            self.at(self.now + away_s, lambda p=process: self._wake(p))
+            self.at(self.now + away_s, lambda: self._wake(process))
             if kind == "replace":
                 when = self.now + self.random.uniform(0.1, away_s)
-                self.at(when, lambda p=process: self._replace(p))
+                self.at(when, lambda: self._replace(process))
+        else:
+            self.end(process, "killed")
 
     def _restart_coordinator(self):
-        self.log.append(f"{self.now:8.3f} the coordinator is started again")
         self.coordinator += 1
         self.restarted_s = self.now
         self.store.clear()
+        # Processes that wait for an entry notice it at once.
+        waiting, self.waiting = self.waiting, {}
+        for look in itertools.chain(*waiting.values()):
+            self.at(self.now + self.random.expovariate(1 / self.latency_s), look)
 
     def _mend(self, process):
         process.cut_s = None
@@ -596,7 +671,7 @@ class Simulation:
         if (
             process.alive
             and process.stopped_s
-            and self.processes[process.rank] is process
+            and self.processes.get(process.rank) is process
         ):
             self._start_again(process.rank)
 
@@ -638,51 +713,63 @@ class Simulation:
     def _request(self, process, task, action):
         there_s = self.random.expovariate(1 / self.latency_s)
         back_s = self.random.expovariate(1 / self.latency_s)
+        if self.random.random() < self.slow:
+            there_s += self.random.uniform(0.0, 3.0)
+            back_s += self.random.uniform(0.0, 3.0)
+            process.disturbed_s = max(process.disturbed_s, self.now + there_s + back_s)
 
         def act():
-            if process.coordinator < self.coordinator:
-                process.coordinator = self.coordinator
-                for key, value in process.news.items():
-                    known = int(self.store.get(key, 0))
-                    self.store[key] = str(max(known, int(value))).encode()
+            self._enter_news(process)
             result = action(self.store)
             self.at(self.now + back_s, lambda: self._resume(process, task, result))
 
         self.at(self.now + there_s, act)
 
+    def _enter_news(self, process):
+        """Enters what a process knows into a coordinator that was started again."""
+        if process.coordinator < self.coordinator:
+            process.coordinator = self.coordinator
+            for key, value in process.news.items():
+                known = int(self.store.get(key, 0))
+                self.store[key] = str(max(known, int(value))).encode()
+
     def _wait(self, process, task, key, limit_s):
-        ended = False
+        end_s, ended = self.now + limit_s, False
 
-        def end():
+        def look():
             nonlocal ended
-            if not ended:
-                ended = True
-                found = self.store.get(key)
-                delay_s = self.random.expovariate(1 / self.latency_s)
-                self.at(self.now + delay_s, lambda: self._resume(process, task, found))
+            if ended:
+                return
+            if process.alive and process.stopped_s is None:
+                self._enter_news(process)
+            found = self.store.get(key)
+            if found is None and self.now < end_s:
+                self.waiting.setdefault(key, []).append(look)
+                self.at(end_s, look)
+                return
+            ended = True
+            delay_s = self.random.expovariate(1 / self.latency_s)
+            self.at(self.now + delay_s, lambda: self._resume(process, task, found))
 
-        if key in self.store:
-            end()
-        else:
-            self.waiting.setdefault(key, []).append(end)
-            self.at(self.now + limit_s, end)
+        look()
 
-    def set(self, key, value):
-        """Makes an entry."""
+    def set(self, process, key, value):
+        """Makes an entry of a process."""
         self.store[key] = value
+        fault = self.armed.pop(key.split("/")[2], None)
+        if fault is not None:
+            delay_s = self.random.choice((0.0, self.random.expovariate(20.0)))
+            self.at(self.now + delay_s, lambda: self._strike(fault, process))
         for resume in self.waiting.pop(key, ()):
             resume()
-        _, number, *rest = key.split("/")
+        rest = key.split("/")[2:]
         if rest[:1] == ["level"] and value == b"1":
-            self.level.add((int(number), int(rest[1])))
-            session = self.sessions[int(number)]
-            ahead = {
-                rank: call
-                for rank, call in session.calls.items()
-                if call >= 0 and rank not in session.newcomers
-            }
-            later = int(number) < max(self.sessions)
-            assert later or not ahead, f"rank {rest[1]} is level, the others at {ahead}"
+            session = process.session
+            survivors = session.calls.keys() - set(session.newcomers)
+            if all(session.calls[rank] < 0 for rank in survivors):
+                self.level.add(process)
+            else:
+                self.level.discard(process)
 
     def note(self, process, line):
         """Logs a line."""
@@ -692,31 +779,31 @@ class Simulation:
         """All ranks are in one session, and nothing remains of the earlier ones."""
         now = list(self.processes.values())
         awake_s = self.now - 3 * agreement.OPEN_S
-        older = [
-            p for p in self.all if p.alive and p not in now and p.disturbed_s < awake_s
-        ]
+        awake = [p for p in self.all if p.alive and p.stopped_s is None]
+        older = [p for p in awake if p not in now and p.disturbed_s < awake_s]
         assert not older, f"these were replaced, and run: {older}"
         assert all(p.alive and p.stopped_s is None for p in now), "a rank is away"
-        numbers = {p.session and p.session.number for p in now}
-        assert len(numbers) == 1, (
-            f"sessions {[p.session and p.session.number for p in now]}"
-        )
+        numbers = [p.session and p.session.number for p in now]
+        assert len(set(numbers)) == 1, f"sessions {numbers}"
+        assert None not in numbers, "no session has begun"
         (session,) = {p.session for p in now}
-        assert len(session.members.keys() - session.removed) == self.ranks, (
-            "empty places"
-        )
+        assert len(session.members.keys() - session.removed) == len(now), "empty places"
         assert len({p.state for p in now}) == 1, "different states"
-        assert max(session.calls.values()) - min(session.calls.values()) <= (
-            3 * self.calls_per_step
-        ), "a rank is behind"
+        calls = [session.calls[p.rank] for p in now]
+        behind = max(calls) - min(calls)
+        assert behind <= 3 * self.calls_per_step, "a rank is behind"
+        oldest = session.number
+        if len(now) < self.ranks:
+            # One that has left has removed nothing: the next session does.
+            oldest = min(plans.News(self._news()).sessions)
         left = [
             key
             for key in self.store
-            if not key.startswith(plans.NEWS)
-            and int(key.split("/")[1]) < session.number
+            if not key.startswith(plans.NEWS) and int(key.split("/")[1]) < oldest
         ]
         # A process that wakes may make an entry of an earlier plan.
-        assert len(left) <= 2 * self.faults, f"left: {sorted(left)}"
+        most = (2 + self.ranks) * (1 + self.faults)
+        assert len(left) <= most, f"left: {sorted(left)}"
         wishes = [key for key in self.store if "/wishes/" in key]
         # One that was deleted may be entered into a new coordinator again.
         again = self.ranks * self.coordinator
