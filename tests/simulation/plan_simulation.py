@@ -389,7 +389,7 @@ class Simulation:
         self.at(when, self._end_faults)
         settled_s = None
         # A replica that joins again, and those that it leaves, wait for signs of life.
-        settle_s = 4 * SETTLE_S if self.replicas else SETTLE_S
+        settle_s = (4 if self.replicas else 2) * SETTLE_S
         while self.now < when + settle_s and (
             settled_s is None or self.now < settled_s + REST_S
         ):

@@ -1,8 +1,11 @@
 """Ranks die, stop and come back, in virtual time."""
 
+import heapq
+
 import plan_simulation
 import pytest
 
+from jax_optireduce._errors import RendezvousError
 from jax_optireduce._session import agreement, plans
 
 
@@ -102,17 +105,32 @@ def test_a_replica_does_not_wait_for_those_that_its_session_has_missed():
     assert float(back.split()[0]) < joined_s + 10.0
 
 
+def _part(members, least=3):
+    """Returns rank 0 of a job, with these members of its session."""
+    simulation = plan_simulation.Simulation(1)
+    world = plan_simulation.World(simulation, simulation._new(0))
+    return simulation, agreement.Agreement(world, 0, 1, least, 1, 0, members)
+
+
+def _run(simulation, task):
+    """Returns the result of a task of rank 0."""
+    results = []
+
+    async def run():
+        results.append(await task)
+
+    simulation.start(simulation.processes[0], run())
+    while simulation._events:
+        simulation.now, _, action = heapq.heappop(simulation._events)
+        action()
+    return results[0]
+
+
 def _entries_after_a_poll(members, entries):
     """Returns the entries after a poll of rank 0, with these members."""
-    simulation = plan_simulation.Simulation(1)
-    process = simulation._new(0)
-    world = plan_simulation.World(simulation, process)
-    part = agreement.Agreement(world, 0, 1, 3, 1, 0, members)
+    simulation, part = _part(members)
     simulation.store |= entries
-    simulation.start(process, part.poll())
-    while simulation._events:
-        _, _, action = simulation._events.pop(0)
-        action()
+    _run(simulation, part.poll())
     return simulation.store
 
 
@@ -128,6 +146,36 @@ def test_a_member_with_an_old_wish_does_not_begin_anew():
     entries = {plans.key(2, "plan"): plan.encoded(), f"{plans.NEWS}/plan": b"2"}
     after = _entries_after_a_poll({0: own, 1: plans.Member(1, 1)}, entries)
     assert after.keys() == entries.keys() | {f"{plans.NEWS}/lives/0"}
+
+
+_MEMBERS = {rank: plans.Member(1, 0) for rank in range(3)}
+
+
+def test_no_process_begins_anew_while_others_open_a_session():
+    simulation, part = _part({}, least=1)
+    plan = plans.Plan(1, 1, {1: plans.Member(1, 1), 2: plans.Member(1, 1)}, [2], 1)
+    simulation.store[plans.key(1, "plan")] = plan.encoded()
+    simulation.store[f"{plans.NEWS}/plan"] = b"1"
+    with pytest.raises(RendezvousError, match="not admitted"):
+        _run(simulation, part.come_back(1.5 * agreement.OPEN_S))
+    assert plans.key(2, "plan") not in simulation.store
+
+
+def test_a_program_that_has_given_up_a_plan_does_not_use_it_later():
+    simulation, part = _part(_MEMBERS)
+    part.coming = plans.Coming(plans.Plan(1, 1, _MEMBERS, [2], 1), None, stop=5)
+    assert _run(simulation, part.admit(lambda: 5)) is None
+    # The thread has read it in a coordinator that has ended since.
+    part.coming.begins = 5
+    assert _run(simulation, part.admit(lambda: 6)) is None
+
+
+def test_a_program_uses_the_decision_that_its_thread_knows():
+    simulation, part = _part(_MEMBERS)
+    coming = plans.Coming(plans.Plan(1, 1, _MEMBERS, [2], 1), None, stop=5)
+    part.coming = coming
+    simulation.at(1.0, lambda: setattr(coming, "begins", 5))
+    assert _run(simulation, part.admit(lambda: 5)) is coming
 
 
 def test_a_seed_is_the_same_run_again():
