@@ -158,8 +158,13 @@ class Agreement:
             await self._retire(self._retiring)
             return  # A sign of life is due, and the news are old.
         self._remove_replaced(news.lives)
-        if self.coming is not None:
-            return  # The program is about to begin it.
+        coming = self.coming
+        if coming is not None:
+            # Otherwise the program is about to begin it.
+            if coming.given_up:
+                why = "its program has not found the decision."
+                self._abandon(coming.plan, coming.opened, why)
+            return
         plan = await self._plan(news) or await self._proposed(news)
         if plan is not None:
             await self._prepare(plan)
@@ -285,17 +290,12 @@ class Agreement:
             decision = json.loads(await self._await(plan, "decision"))
         except PlanError as error:
             decision = await self._decide_failure(plan, str(error))
-        if "call" in decision and coming is not None and not coming.given_up:
+        if "call" in decision and coming is not None:
             coming.begins = decision["call"]
             return coming
-        self.coming = None
-        self._abandon(plan, opened)
-        names = ", ".join(map(str, plan.newcomers or plan.members))
-        goes_on = "" if self._joins else " Training goes on as before."
-        why = decision.get("abandoned", "its program has not found the decision.")
-        self._world.log(
-            f"session {plan.number}, with rank {names}, does not begin: {why}{goes_on}"
-        )
+        # A decision of the others to begin came during the error of this process.
+        why = decision.get("abandoned", "the others begin it without this process.")
+        self._abandon(plan, opened, why)
         return None
 
     async def _first_call(self, plan: Plan) -> int:
@@ -310,13 +310,19 @@ class Agreement:
         self._passed = plan.number
         self._pause_end_s = self._world.now() + _LEAD_S
 
-    def _abandon(self, plan: Plan, opened: Any) -> None:
+    def _abandon(self, plan: Plan, opened: Any, why: str) -> None:
         """Ends a plan that has failed."""
+        self.coming = None
         if opened is not None:
             self._world.close(opened)
         self._passed = plan.number
         self._pause_end_s = self._world.now() + _PAUSE_S
         self._refused |= plan.members
+        names = ", ".join(map(str, plan.newcomers or plan.members))
+        goes_on = "" if self._joins else " Training goes on as before."
+        self._world.log(
+            f"session {plan.number}, with rank {names}, does not begin: {why}{goes_on}"
+        )
 
     async def _news(self) -> News:
         return News(await self._world.entries(NEWS))

@@ -168,6 +168,8 @@ def test_a_program_that_has_given_up_a_plan_does_not_use_it_later():
     # The thread has read it in a coordinator that has ended since.
     part.coming.begins = 5
     assert _run(simulation, part.admit(lambda: 6)) is None
+    _run(simulation, part.poll())
+    assert part.coming is None
 
 
 def test_a_program_uses_the_decision_that_its_thread_knows():
