@@ -1,10 +1,10 @@
 """TCP bursts of heavy-tailed sizes from one host to all others: the program of a host.
 
-    bursts.py RANK MBPS LOAD SEED
+    bursts.py RANK MBPS LOAD SEED MEAN_BYTES
 
-The program sends bursts at random times to random hosts, whose average rate is the
-share LOAD of a link of MBPS 10^6 bit/s, and receives the bursts of the others. It
-prints a line when it is ready.
+The program sends bursts at random times to random hosts, and receives the bursts of the
+others. Their average rate is the share LOAD of a link of MBPS 10^6 bit/s, their average
+size MEAN_BYTES. It prints a line when it is ready.
 """
 
 import random
@@ -17,12 +17,10 @@ from hosts import RANKS, address
 
 PORT = 7790
 
-# Mean size of a burst, exponent of its Pareto distribution, and largest size.
-# Chosen: 32 ms of a link of 250 Mbit/s. With an exponent of 1.5 the mean is finite and
-# the variance is not, as with the sizes of flows in data centres. The largest takes a
-# second.
-MEAN_BYTES, EXPONENT = 1_000_000, 1.5
-MAX_BYTES = 30_000_000
+# Exponent of the Pareto distribution of the sizes, and the largest size in mean sizes.
+# Chosen: with an exponent of 1.5 the mean is finite and the variance is not, as with
+# the sizes of flows in data centres.
+EXPONENT, LARGEST = 1.5, 30
 
 PIECE_BYTES = 1 << 18
 
@@ -55,17 +53,17 @@ def send(to: int, size: int) -> None:
 
 def main() -> None:
     """Runs until SIGTERM."""
-    rank, mbps, load, seed = map(float, sys.argv[1:])
+    rank, mbps, load, seed, mean_bytes = map(float, sys.argv[1:])
     server = socket.create_server((address(int(rank)), PORT))
     threading.Thread(target=serve, args=(server,), daemon=True).start()
     print("ready", flush=True)
     generator = random.Random(RANKS * int(seed) + int(rank))  # noqa: S311
-    per_s = load * mbps * 1e6 / 8 / MEAN_BYTES
-    smallest = MEAN_BYTES * (EXPONENT - 1) / EXPONENT
+    per_s = load * mbps * 1e6 / 8 / mean_bytes
+    smallest = mean_bytes * (EXPONENT - 1) / EXPONENT
     others = [other for other in range(RANKS) if other != rank]
     while True:
         time.sleep(generator.expovariate(per_s))
-        size = min(smallest * generator.paretovariate(EXPONENT), MAX_BYTES)
+        size = min(smallest * generator.paretovariate(EXPONENT), LARGEST * mean_bytes)
         to = generator.choice(others)
         threading.Thread(target=send, args=(to, int(size)), daemon=True).start()
 

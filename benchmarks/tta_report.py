@@ -33,6 +33,14 @@ COLUMNS = (
     "kB a step",
 )
 
+# The impairments with the paper's tails: low and high.
+TAILS = ("tail1.5", "tail3")
+
+# The table of README.md.
+FIRST_TRAINING = {"task": "text", "optimizer": "sgd", "mbps": 250}
+FIRST_IMPAIRMENTS = ("quiet", "pauses", "tail3", "bursts0.4", "loss1", "slow3")
+FIRST_SCHEMES = ("exact", "bounded", "bounded, auto")
+
 # Seeds from which the fastest and the slowest are left out of a mean, which then has
 # its interval of 95 %. Source: MLPerf Training, the rules of its submissions.
 SEEDS_TRIMMED = 5
@@ -168,12 +176,16 @@ def trimmed(values: Sequence[float]) -> str:
     return f"{np.mean(kept):.2f} ± {width:.2f}"
 
 
-def ratios(rows: Sequence[Row]) -> str:
+def ratios(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
     """Returns a table for each training, in Markdown: ratios to Gloo with one array.
 
     A ratio is that of two runs with the same seed. The columns of a scheme are the
     time to the target, the mean time of a step and its P99; with several seeds the
     first one has its interval.
+
+    Args:
+      rows: figures of the runs.
+      titles: event of each impairment, by its name.
     """
     parts = []
     for task, optimizer, mbps in dict.fromkeys(
@@ -182,21 +194,27 @@ def ratios(rows: Sequence[Row]) -> str:
         mine = having(rows, task=task, optimizer=optimizer, mbps=mbps)
         schemes = [s for s in dict.fromkeys(r["scheme"] for r in mine) if s != GLOO]
         columns = ["impairment", "seeds", "Gloo", *(f"`{s}`" for s in schemes)]
-        columns += ["late", "accuracy (Gloo's)"]
-        parts += [f"### {task}, {optimizer}, {mbps} Mbit/s", ""]
-        parts.append(f"| {' | '.join(columns)} |")
-        parts.append(f"| --- |{' --: |' * (len(columns) - 1)}")
-        for impairment in dict.fromkeys(row["impairment"] for row in mine):
-            parts.append(_ratios(having(mine, impairment=impairment), schemes))
-        parts.append("")
+        columns += ["`bounded`: late", "accuracy (Gloo's)"]
+        parts += [f"### {task}, {optimizer}, {mbps} Mbit/s", "", *_head(columns)]
+        found = dict.fromkeys(row["impairment"] for row in mine)
+        for name in titles:
+            if name in found:
+                title = f"`{name}`: {titles[name]}"
+                parts.append(_ratios(having(mine, impairment=name), schemes, title))
+        parts += [_high_to_low(mine, [GLOO, *schemes]), ""]
     return "\n".join(parts)
 
 
-def _ratios(rows: Sequence[Row], schemes: Sequence[str]) -> str:
+def _head(columns: Sequence[str]) -> list[str]:
+    """Returns the first lines of a table."""
+    return [f"| {' | '.join(columns)} |", f"| --- |{' --: |' * (len(columns) - 1)}"]
+
+
+def _ratios(rows: Sequence[Row], schemes: Sequence[str], title: str) -> str:
     """Returns the line of an impairment."""
     gloo = {row["seed"]: row for row in having(rows, scheme=GLOO)}
     ended = [row for row in gloo.values() if "curve" in row]
-    cells = [rows[0]["impairment"], str(len(gloo))]
+    cells = [title, str(len(gloo))]
     facts = [_seconds(list(gloo.values()))]
     facts += [f"{_mean(ended, n):.0f}" for n in ("step_ms", "step_ms_p99") if ended]
     cells.append(", ".join(facts))
@@ -207,6 +225,46 @@ def _ratios(rows: Sequence[Row], schemes: Sequence[str]) -> str:
     found = [100 * _mean(of, "accuracy") for of in (mine, ended) if of]
     cells.append(f"{found[0]:.1f} ({found[1]:.1f})" if len(found) > 1 else "")
     return f"| {' | '.join(cells)} |"
+
+
+def _high_to_low(rows: Sequence[Row], schemes: Sequence[str]) -> str:
+    """Returns the line of the ratio of a scheme's own times, in a long and short tail.
+
+    Source: OptiReduce, which has it of its own time to accuracy.
+    """
+    low, high = (
+        {
+            (row["scheme"], row["seed"]): row["reached_s"]
+            for row in having(rows, impairment=name)
+            if row.get("reached_s")
+        }
+        for name in TAILS
+    )
+    cells = [f"`{TAILS[1]}` / `{TAILS[0]}`, each scheme by itself"]
+    cells.append(str(len({seed for _, seed in low.keys() & high.keys()})))
+    for scheme in schemes:
+        pairs = [run for run in low.keys() & high.keys() if run[0] == scheme]
+        found = [high[run] / low[run] for run in pairs]
+        cells.append(trimmed(found) if found else "")
+    return f"| {' | '.join([*cells, '', ''])} |" if any(cells[2:]) else ""
+
+
+def first_screen(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
+    """Returns the table of README.md; see `ratios`."""
+    columns = ["impairment", "Gloo: seconds to the target"]
+    columns += [f"`{scheme}`" for scheme in FIRST_SCHEMES]
+    lines = _head(columns)
+    mine = having(rows, **FIRST_TRAINING)
+    for name in FIRST_IMPAIRMENTS:
+        found = having(mine, impairment=name)
+        if not found:
+            continue
+        gloo = {row["seed"]: row for row in having(found, scheme=GLOO)}
+        shown = [having(found, scheme=scheme) for scheme in FIRST_SCHEMES]
+        cells = [titles[name], _seconds(list(gloo.values()))]
+        cells += [_ratio(of, gloo).partition(",")[0] for of in shown]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:

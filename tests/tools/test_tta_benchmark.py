@@ -124,13 +124,36 @@ def test_ratios_are_those_of_runs_with_the_same_seed(modules):
     ours = [_row("bounded", 2.0), _row("bounded", 6.0, seed=1, step_ms=50.0)]
     failed = {"task": "fashion", "optimizer": "sgd", "impairment": "quiet", "seed": 0}
     failed |= {"scheme": "exact", "ended": 0, "mbps": 250}
-    ratios = report.ratios([*gloo, *ours, failed])
+    ratios = report.ratios([*gloo, *ours, failed], {"quiet": "none"})
     assert "### fashion, sgd, 250 Mbit/s" in ratios
-    line = "| quiet | 2 | 6.0, 100, 200 | 0.62, 0.75, 1.00 | 1 of 1 fail |"
+    line = "| `quiet`: none | 2 | 6.0, 100, 200 | 0.62, 0.75, 1.00 | 1 of 1 fail |"
     assert f"{line} 0.0 % | 95.0 (95.0) |" in ratios
+
+
+def test_first_screen_has_the_times_to_the_target(modules):
+    _, report, _ = modules
+    rows = [
+        _row(scheme, reached_s, task="text")
+        for scheme, reached_s in (("Gloo, one array", 4.0), ("bounded", 3.0))
+    ]
+    table = report.first_screen(rows, {"quiet": "none"})
+    assert table.endswith("| none | 4.0 |  | 0.75 |  |")
 
 
 def test_a_run_that_misses_the_target_has_no_time(modules):
     _, report, _ = modules
     rows = [_row("Gloo, one array", 4.0), _row("bounded", None)]
-    assert "| never, 1.00, 1.00 |" in report.ratios(rows)
+    assert "| never, 1.00, 1.00 |" in report.ratios(rows, {"quiet": "none"})
+
+
+def test_each_scheme_has_the_ratio_of_its_times_in_a_long_and_a_short_tail(modules):
+    _, report, _ = modules
+    rows = [
+        _row(scheme, reached_s, impairment=impairment)
+        for impairment, times in (("tail1.5", (4.0, 2.0)), ("tail3", (8.0, 2.2)))
+        for scheme, reached_s in zip(("Gloo, one array", "exact"), times, strict=True)
+    ]
+    ratios = report.ratios(rows, dict.fromkeys(report.TAILS, "bursts"))
+    assert "| 1 | 2.00 | 1.10 |" in ratios
+    without = report.ratios([_row("exact", 1.0)], {"quiet": "none"})
+    assert " / `tail1.5`" not in without
