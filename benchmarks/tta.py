@@ -19,8 +19,8 @@ continues an interrupted benchmark. `--at-most 20` makes the next 20 runs; `--ta
 --impairments quiet pauses` selects a part of the matrix. A run of a small model takes
 half a minute, of glosses ten minutes.
 
-`--report FILE` makes no run, and prints the tables of a file of results: those of
-docs/figures.md, and that of README.md.
+`--report FILE` makes no run. It prints the tables of a file of results, those of
+docs/figures.md and that of README.md, and writes its picture (first-screen.png).
 
 No packet leaves the machine, and the hosts are removed at the end. Exit codes: 0, all
 selected runs have results; 1 otherwise.
@@ -101,7 +101,7 @@ class Impairment:
 
 
 IMPAIRMENTS = {
-    "quiet": Impairment(title="none"),
+    "quiet": Impairment(title="no impairment"),
     "pauses": Impairment(
         title="each rank by itself pauses 0.5 s before 5 % of its steps",
         pauses=Pauses(0.05, 500),
@@ -191,11 +191,14 @@ class Cell:
 
 def machine() -> dict[str, Any]:
     """Returns the facts about the machine that each run records."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    # ARM has no such line.
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model n")]
     return {
         "unix_s": round(time.time()),
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
-        "machine": platform.processor() or platform.machine(),
+        "machine": models[0] if models else platform.machine(),
         "versions": {
             name: importlib.metadata.version(name) for name in ("jax", "jax-optireduce")
         },
@@ -245,26 +248,32 @@ def figures(cell: Cell, ranks: Sequence[dict[str, np.ndarray]]) -> dict[str, Any
         tta_report.reached(r["noted"], r["accuracies"], r["ends_s"], target)
         for r in ranks
     ]
-    steps_s = np.stack([np.diff(r["ends_s"], prepend=0) for r in ranks])
+    ends_s = np.stack([r["ends_s"] for r in ranks])
+    half = cell.steps // 2
+    made_s = [r["ends_s"][r["made"] - 1] for r in ranks]
+    steps_s = np.concatenate([np.diff(ends, prepend=0) for ends in made_s])
     replicas = np.stack([r["parameters"].astype(np.float64) for r in ranks])
     mean = replicas.mean(axis=0)
     drift = np.linalg.norm(replicas - mean, axis=1).mean() / np.linalg.norm(mean)
-    reports = np.stack([r["reports"] for r in ranks])
-    late = reports.mean(axis=(0, 1))
+    reports = np.concatenate([r["reports"] for r in ranks])
+    later = np.concatenate([r["made"] for r in ranks]) > half
+    late = reports.mean(axis=0)
     return row | {
         # The last rank to reach the target counts; None if a rank did not.
         "reached_s": None if None in reached else max(s for s, _ in reached),
         "reached_steps": None if None in reached else max(n for _, n in reached),
-        "step_ms": 1000 * float(np.mean([r["ends_s"][-1] for r in ranks])) / cell.steps,
+        "step_ms": 1000 * float(np.mean(ends_s[:, -1])) / cell.steps,
         # Without the compilation of outer steps, and with learned deadlines.
-        "late_step_ms": 1000 * float(np.mean(steps_s[:, cell.steps // 2 :])),
+        "late_step_ms": 1000
+        * float(np.mean(ends_s[:, -1] - ends_s[:, half - 1]))
+        / (cell.steps - half),
         "step_ms_p50": 1000 * float(np.percentile(steps_s, 50)),
         "step_ms_p99": 1000 * float(np.percentile(steps_s, 99)),
         "missing_contributions": float(late[0]),
         "missing_results": float(late[1]),
         "deferred": float(late[2]),
         # Deadlines have been learned in the second half.
-        "deadline_ms": 1000 * float(np.median(reports[:, cell.steps // 2 :, 3])),
+        "deadline_ms": 1000 * float(np.median(reports[later, 3])),
         "skipped": float(late[4]),
         "loss": float(np.mean([r["loss"] for r in ranks])),
         "step_bytes": float(np.mean([r["sent_bytes"] for r in ranks])) / cell.steps,
@@ -343,15 +352,17 @@ def cells(args: argparse.Namespace) -> list[Cell]:
 def main() -> int:
     """Makes the missing runs, writes table and picture; returns the exit code."""
     args = parse_arguments()
+    args.output.mkdir(parents=True, exist_ok=True)
     if args.report is not None:
         lines = args.report.read_text().splitlines()
         rows = [json.loads(line) for line in lines]
         print(tta_report.ratios(rows, TITLES))
         print(tta_report.first_screen(rows, TITLES))
+        picture = args.output / "first-screen.png"
+        tta_report.draw_first_screen(rows, TITLES, TARGETS, picture)
         return 0
     if args.checkpoint is not None:
         SIBLINGS["MINILM"] = str(args.checkpoint.absolute())
-    args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "results.jsonl"
     wanted = cells(args)
     done = results.read(path, wanted)

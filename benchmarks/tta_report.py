@@ -1,10 +1,12 @@
 """The output of `tta.py`: a table, and a picture of the accuracy over time."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.stats
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from results import Row, having
 
@@ -220,6 +222,7 @@ def _ratios(rows: Sequence[Row], schemes: Sequence[str], title: str) -> str:
     cells.append(", ".join(facts))
     cells += [_ratio(having(rows, scheme=scheme), gloo) for scheme in schemes]
     mine = [r for r in having(rows, scheme="bounded") if "curve" in r]
+    mine = [row for row in mine if row["seed"] in gloo]
     late = f"{100 * _mean(mine, 'missing_contributions'):.1f} %" if mine else ""
     cells.append(late)
     found = [100 * _mean(of, "accuracy") for of in (mine, ended) if of]
@@ -354,14 +357,42 @@ def draw(rows: Sequence[Row], targets: Targets, path: Path) -> None:
     for row_of_axes, (task, optimizer) in zip(grid, trainings, strict=True):
         for axes, impairment in zip(row_of_axes, impairments, strict=True):
             shown = having(rows, task=task, optimizer=optimizer, impairment=impairment)
-            for row in shown:
-                accuracy = 100 * np.array(row["curve"])
-                colour = _COLOURS.get(row["scheme"])
-                axes.plot(row["curve_s"], accuracy, color=colour, label=row["scheme"])
-            axes.axhline(100 * targets[task, optimizer], color="black", lw=0.6, ls=":")
-            axes.set_title(f"{task}, {optimizer}: {impairment}", fontsize=9)
-            axes.grid(alpha=0.3)
-        row_of_axes[0].set_ylabel("accuracy, %")
+            title = f"{task}, {optimizer}: {impairment}"
+            _draw_curves(axes, shown, targets[task, optimizer], title)
+    _finish(figure, grid, path)
+
+
+def draw_first_screen(
+    rows: Sequence[Row], titles: Mapping[str, str], targets: Targets, path: Path
+) -> None:
+    """Draws the picture of README.md; see `first_screen` and `draw`."""
+    mine = [r for r in having(rows, **FIRST_TRAINING, seed=0) if "curve" in r]
+    target = targets[FIRST_TRAINING["task"], FIRST_TRAINING["optimizer"]]
+    figure = Figure((10, 5.4), dpi=120)
+    grid = figure.subplots(2, len(FIRST_IMPAIRMENTS) // 2, sharey="row")
+    for axes, name in zip(grid.flat, FIRST_IMPAIRMENTS, strict=True):
+        shown = having(mine, impairment=name)
+        shown = [r for r in shown if r["scheme"] in (GLOO, *FIRST_SCHEMES)]
+        title = "\n".join(textwrap.wrap(titles[name], width=40))
+        _draw_curves(axes, shown, target, title)
+    _finish(figure, grid, path)
+
+
+def _draw_curves(axes: Axes, rows: Sequence[Row], target: float, title: str) -> None:
+    """Draws the accuracies of some runs over time."""
+    for row in rows:
+        accuracy = 100 * np.array(row["curve"])
+        colour = _COLOURS.get(row["scheme"])
+        axes.plot(row["curve_s"], accuracy, color=colour, label=row["scheme"])
+    axes.axhline(100 * target, color="black", lw=0.6, ls=":")
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3)
+
+
+def _finish(figure: Figure, grid: np.ndarray, path: Path) -> None:
+    """Adds the titles of the axes and the legend, and writes the picture."""
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy, %")
     for axes in grid[-1]:
         axes.set_xlabel("time, s")
     handles = {

@@ -3,12 +3,13 @@
     tta_train.py CELL.json FOLDER
 
 The program trains, and records the end of each step and, every few steps, the
-parameters. It writes into FOLDER `RANK.npz`: `ends_s`, the end of each step since the
-begin of the first, in seconds; `accuracies` of the replica of this rank, after the
-steps `noted`, and `loss` after the last of them; `reports`, of each step the shares of
-contributions and results missing and of results with deferred data, the deadline in
-seconds, the calls skipped, and the loss of the batch; `parameters`, the final ones;
-`sent_bytes` of the card.
+parameters. Steps that a rank has missed in a pause count, so all ranks end together. It
+writes into FOLDER `RANK.npz`: `ends_s`, the end of each step since the begin of the
+first, in seconds; `made`, the numbers of the steps that the rank has made;
+`accuracies` of the replica of this rank, after the steps `noted`, and `loss` after the
+last of them; `reports`, of each step made the shares of contributions and results
+missing and of results with deferred data, the deadline in seconds, the calls skipped,
+and the loss of the batch; `parameters`, the final ones; `sent_bytes` of the card.
 """
 
 import dataclasses
@@ -109,6 +110,9 @@ FEW_BYTES = {
 }
 
 # Parts of an outer loop, steps for a call of it, and the largest deadline, in seconds.
+# Position of the calls skipped in a report.
+SKIPPED = 4
+
 # Source: Streaming DiLoCo has such parts and delays. Chosen: a deadline above the time
 # of a call at 1 Mbit/s.
 OUTER_PARTS, OUTER_DELAY, OUTER_DEADLINE_S = 4, 5, 30.0
@@ -367,21 +371,26 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
         loop = InStep(step, scheme.accumulated)
     state, step = loop.start(initial, task.start(cell["seed"]), next(batches))
     pauses, compute_s = sleeps_of(cell, plan)
-    ends_s, notes, reports = [], {}, []
+    number, steps, every = 0, cell["steps"], task.noted_every
+    ends_s, made, notes, reports = np.zeros(steps), [], {}, []
     multihost_utils.sync_global_devices("start")
     sent_bytes = sent_by_card()
     began = time.perf_counter()
-    for number, pause_s in enumerate(pauses, 1):
+    while number < steps:
+        before, number = number, number + 1
         batch = next(batches)
         # A rank that the others have passed skips the gradient.
         skips = plan is not None and bool(state[2].behind.addressable_data(0))
-        time.sleep(pause_s + (0 if skips else compute_s))
+        time.sleep(pauses[before] + (not skips) * compute_s)
         state, report = jax.block_until_ready(step(state, batch, number))
-        ends_s.append(time.perf_counter() - began)
         reports.append(np.asarray(report))
-        if number % task.noted_every == 0:
-            notes[number] = jax.tree.map(np.array, loop.model(state))
-        if number == cell["killed_after"] and rank == ranks - 1:
+        # All ranks end together: steps that a rank has missed count.
+        number = min(number + int(reports[-1][SKIPPED]), steps)
+        made.append(number)
+        ends_s[before:number] = time.perf_counter() - began
+        for noted in range(before // every + 1, number // every + 1):
+            notes[every * noted] = jax.tree.map(np.array, loop.model(state))
+        if 0 < cell["killed_after"] <= number and rank == ranks - 1:
             os.kill(os.getpid(), signal.SIGKILL)
     sent_bytes = sent_by_card() - sent_bytes
     state = loop.end(state)
@@ -389,6 +398,7 @@ def train(cell: Mapping[str, Any], scheme: Scheme) -> dict[str, Any]:
     found = np.array([evaluate(params) for params in notes.values()])
     return {
         "ends_s": ends_s,
+        "made": made,
         "noted": list(notes),
         "accuracies": found[:, 0],
         "loss": found[-1, 1],
