@@ -157,3 +157,38 @@ def test_each_scheme_has_the_ratio_of_its_times_in_a_long_and_a_short_tail(modul
     assert "| 1 | 2.00 | 1.10 |" in ratios
     without = report.ratios([_row("exact", 1.0)], {"quiet": "none"})
     assert " / `tail1.5`" not in without
+
+
+def test_published_tables_are_those_of_the_raw_results(modules):
+    tta, report, _ = modules
+    lines = (BENCHMARKS / "published/tta.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for tables, page in (
+        (report.ratios(rows, tta.TITLES), "docs/figures.md"),
+        (report.first_screen(rows, tta.TITLES), "README.md"),
+    ):
+        published = (BENCHMARKS.parent / page).read_text().splitlines()
+        wanted = [line for line in tables.splitlines() if line.startswith("|")]
+        assert len(wanted) > 2
+        missing = [line for line in wanted if line not in published]
+        command = "benchmarks/tta.py --report benchmarks/published/tta.jsonl"
+        assert not missing, f"{page}: copy the tables of `{command}`"
+
+
+def test_steps_that_a_rank_has_missed_have_the_end_of_the_next_one(modules):
+    tta, _, _ = modules
+    cell = tta.Cell("text", "sgd", "bounded", "pauses", 0, 4, 5.0, 250, "cubic")
+    common = {"noted": np.array([2, 4]), "accuracies": np.array([0.1, 0.3])}
+    common |= {"loss": 1.0, "parameters": np.ones(3), "sent_bytes": 400.0}
+    ends_s = {"all": np.array([1.0, 2.0, 3.0, 4.0]), "two": np.array([3.0, 3, 3, 4])}
+    made = {"all": np.array([1, 2, 3, 4]), "two": np.array([3, 4])}
+    ranks = [
+        {"ends_s": ends_s[name], "made": made[name], "reports": reports, **common}
+        for name, reports in (("all", np.zeros((4, 6))), ("two", np.ones((2, 6))))
+    ]
+    found = tta.figures(cell, ranks)
+    assert found["step_ms"] == found["step_ms_p50"] == 1000
+    assert found["late_step_ms"] == 750
+    assert found["step_ms_p99"] > 2800
+    assert (found["reached_s"], found["reached_steps"]) == (4.0, 4)
+    assert found["skipped"] == pytest.approx(2 / 6)
