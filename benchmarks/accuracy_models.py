@@ -81,7 +81,11 @@ class Task:
 
     def start(self, seed: int) -> Any:
         """Returns the first parameters, arrays of numpy."""
-        params = self.model.init(jax.random.key(seed), self.held_out_inputs[:1])
+        init = self.model.init
+        if isinstance(self.model, nn.Module):
+            # One program in place of one of each operation, which takes seconds.
+            init = jax.jit(init)
+        params = init(jax.random.key(seed), self.held_out_inputs[:1])
         return jax.tree.map(np.asarray, params)
 
     def batches(self, seed: int, rank: int, ranks: int) -> Iterator[list[np.ndarray]]:

@@ -1,6 +1,6 @@
 """TCP bursts of heavy-tailed sizes from one host to all others: the program of a host.
 
-    bursts.py RANK MBPS LOAD SEED MEAN_BYTES
+    bursts.py RANK RANKS SEED MBPS LOAD MEAN_BYTES
 
 The program sends bursts at random times to random hosts, and receives the bursts of the
 others. Their average rate is the share LOAD of a link of MBPS 10^6 bit/s, their average
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from hosts import RANKS, address
+from hosts import address
 
 PORT = 7790
 
@@ -53,14 +53,15 @@ def send(to: int, size: int) -> None:
 
 def main() -> None:
     """Runs until SIGTERM."""
-    rank, mbps, load, seed, mean_bytes = map(float, sys.argv[1:])
-    server = socket.create_server((address(int(rank)), PORT))
+    rank, ranks, seed = map(int, sys.argv[1:4])
+    mbps, load, mean_bytes = map(float, sys.argv[4:])
+    server = socket.create_server((address(rank), PORT))
     threading.Thread(target=serve, args=(server,), daemon=True).start()
     print("ready", flush=True)
-    generator = random.Random(RANKS * int(seed) + int(rank))  # noqa: S311
+    generator = random.Random(ranks * seed + rank)  # noqa: S311
     per_s = load * mbps * 1e6 / 8 / mean_bytes
     smallest = mean_bytes * (EXPONENT - 1) / EXPONENT
-    others = [other for other in range(RANKS) if other != rank]
+    others = [other for other in range(ranks) if other != rank]
     while True:
         time.sleep(generator.expovariate(per_s))
         size = min(smallest * generator.paretovariate(EXPONENT), LARGEST * mean_bytes)

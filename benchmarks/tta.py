@@ -4,23 +4,23 @@
 
 The program makes 4 hosts on this machine (see `hosts.py`; needs root), each with a link
 to one switch, and trains models on them (`accuracy_models.py`), a rank on each host:
-with `lax.pmean` over Gloo, leaf by leaf, as one array, in bfloat16, and of two batches
-at a time; with every mode of this package, and with `wire_format="auto"`. Settings are
-the defaults, and each step reduces its loss, too. `--search` adds fixed settings of
-`bounded`, of which the table shows the best. `--schemes exact "coded, 1 late"` compares
-a mode with gradient coding. With several rates, as `--mbps 3 10 30`, a picture shows
-the time of a step over the rate (rates.png). `--tasks glosses` needs `--checkpoint`,
-the folder classified/checkpoint that examples/finetune_encoder.py makes.
+with `lax.pmean` over Gloo as one array, and with this package. Settings are the
+defaults, and each step reduces its loss, too. `--schemes` selects other methods, as
+Gloo in bfloat16 or leaf by leaf, gradient coding, or an outer loop. With several rates,
+as `--mbps 3 10 30`, a table and a picture (rates.png) show the time of a step over the
+rate. `--tasks glosses` needs `--checkpoint`, the folder classified/checkpoint that
+examples/finetune_encoder.py makes.
 
 The program writes into `tta-output/` the figures of each run (results.jsonl, a line
-each), tables (table.md, ratios.md) and a picture of the accuracy over time (tta.png).
+each), tables (tables.md) and a picture of the accuracy over time (tta.png).
 Runs in `results.jsonl` are not repeated, also those that have failed: the next start
 continues an interrupted benchmark. `--at-most 20` makes the next 20 runs; `--tasks text
 --impairments quiet pauses` selects a part of the matrix. A run of a small model takes
 half a minute, of glosses ten minutes.
 
-`--report FILE` makes no run. It prints the tables of a file of results, those of
-docs/figures.md and that of README.md, and writes its picture (first-screen.png).
+`--report FILE` makes no run. It prints the tables of a file of results, and writes the
+picture of README.md (first-screen.png); the results of those of docs/figures.md and
+README.md are in published/.
 
 No packet leaves the machine, and the hosts are removed at the end. Exit codes: 0, all
 selected runs have results; 1 otherwise.
@@ -46,7 +46,7 @@ import numpy as np
 import results
 import tta_report
 from hosts import MISSING, RANKS, Link, environment, network, program
-from tta_train import CODED, FEW_BYTES, SCHEMES, Pauses, fixed_schemes
+from tta_train import SCHEMES, Pauses
 
 HERE = Path(__file__).parent
 # The programs of the hosts import modules of this folder, and an example.
@@ -70,6 +70,8 @@ TARGETS = {
     ("glosses", "adamw"): 0.40,
 }
 TASKS, OPTIMIZERS = (list(dict.fromkeys(names)) for names in zip(*TARGETS, strict=True))
+# The first optimizer of each task.
+DEFAULT_OPTIMIZERS = dict(reversed(TARGETS))
 
 # Longest time of a run, in seconds, in addition to LIMIT_FACTOR times its computation.
 # Chosen: several times the time of the largest model.
@@ -153,13 +155,14 @@ class Cell:
     Attributes:
       task: of `accuracy_models`.
       optimizer: "sgd" (with momentum) or "adamw".
-      scheme: of `tta_train.SCHEMES`, `CODED` or `fixed_schemes`.
+      scheme: of `tta_train.SCHEMES`.
       impairment: of `IMPAIRMENTS`.
       seed: of the parameters, the order of the examples, the pauses and the bursts.
       steps: of the optimizer.
       compute_ms: sleep of a rank in each step, in addition to the training.
       mbps: rate of a link in 10^6 bit/s.
       congestion: TCP's congestion control.
+      ranks: hosts.
     """
 
     task: str
@@ -171,6 +174,7 @@ class Cell:
     compute_ms: float
     mbps: int
     congestion: str
+    ranks: int
 
     def plan(self) -> dict[str, Any]:
         """Returns the plan of the ranks."""
@@ -212,28 +216,30 @@ def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
         folder = Path(name)
         plan = folder / "cell.json"
         plan.write_text(json.dumps(cell.plan()))
-        stack.enter_context(network(cell.link(queue_ms)))
-        bursts = [str(HERE / "bursts.py")]
-        sizes = [str(impairment.load), str(cell.seed), str(impairment.burst_bytes)]
-        values = [str(cell.mbps), *sizes]
-        for rank in range(RANKS) if impairment.load else ():
-            arguments = (*bursts, str(rank), *values)
+        stack.enter_context(network(cell.link(queue_ms), cell.ranks))
+        numbers = (cell.ranks, cell.seed, cell.mbps)
+        values = map(str, (*numbers, impairment.load, impairment.burst_bytes))
+        bursts = list(values)
+        for rank in range(cell.ranks) if impairment.load else ():
+            arguments = (str(HERE / "bursts.py"), str(rank), *bursts)
             host = stack.enter_context(program(rank, *arguments, variables=SIBLINGS))
             host.stdout.readline()
         train = (str(HERE / "tta_train.py"), str(plan), name)
         variables = SIBLINGS | ALLOCATOR
         ranks = [
             stack.enter_context(
-                program(rank, *train, variables=variables | environment(rank))
+                program(
+                    rank, *train, variables=variables | environment(rank, cell.ranks)
+                )
             )
-            for rank in range(RANKS)
+            for rank in range(cell.ranks)
         ]
         computed_s = cell.steps * cell.compute_ms / 1000
         end = time.monotonic() + LIMIT_S + LIMIT_FACTOR * computed_s
         for rank in ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 rank.communicate(timeout=max(end - time.monotonic(), 0.1))
-        paths = [folder / f"{rank}.npz" for rank in range(RANKS)]
+        paths = [folder / f"{rank}.npz" for rank in range(cell.ranks)]
         found = figures(cell, [dict(np.load(p)) for p in paths if p.exists()])
         return of_machine | found
 
@@ -299,16 +305,16 @@ def parse_arguments() -> argparse.Namespace:
 
     add = parser.add_argument
     add("--tasks", **several(TASKS, TASKS[:2]))
-    add("--optimizers", **several(OPTIMIZERS, OPTIMIZERS))
-    schemes = [*SCHEMES, *CODED, *FEW_BYTES, *fixed_schemes()]
-    add("--schemes", **several(schemes, list(SCHEMES)))
-    add("--search", action="store_true", help="add fixed settings of `bounded`")
+    add("--optimizers", **several(OPTIMIZERS, ()), help="default sgd; glosses: adamw")
+    schemes = [tta_report.GLOO, *tta_report.MAIN]
+    add("--schemes", **several(list(SCHEMES), schemes))
     add("--impairments", **several(list(IMPAIRMENTS), list(IMPAIRMENTS)))
     add("--seeds", type=int, default=3, help="of each run (default 3)")
     add("--steps", type=int, default=150, help="default 150")
     add("--compute-ms", type=float, default=30, help="sleep of a step (default 30)")
     # Chosen: the exchange is about a third of a quiet step.
     add("--mbps", type=int, nargs="+", default=[250], help="of a link (default 250)")
+    add("--ranks", type=int, default=RANKS, help=f"hosts (default {RANKS})")
     add("--queue-ms", type=int, default=10, help="before each link (default 10)")
     add("--congestion", default="cubic", help="of TCP (default cubic)")
     add("--checkpoint", type=Path, help="folder of MiniLM, for the task glosses")
@@ -316,8 +322,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--at-most", type=int, help="runs to make now (default all)")
     add("--output", type=Path, default=Path("tta-output"), help="default tta-output")
     args = parser.parse_args()
-    if args.search:
-        args.schemes = [*args.schemes, *fixed_schemes()]
     if args.report is not None:
         return args
     if ("glosses" in args.tasks) != (args.checkpoint is not None):
@@ -334,18 +338,18 @@ def cells(args: argparse.Namespace) -> list[Cell]:
             range(args.seeds),
             args.mbps,
             args.impairments,
-            args.tasks,
-            args.optimizers,
+            TARGETS,
             args.schemes,
         )
     )
     return [
         Cell(
             *(task, optimizer, scheme, impairment, seed, args.steps, args.compute_ms),
-            *(mbps, args.congestion),
+            *(mbps, args.congestion, args.ranks),
         )
-        for seed, mbps, impairment, task, optimizer, scheme in every
-        if (task, optimizer) in TARGETS
+        for seed, mbps, impairment, (task, optimizer), scheme in every
+        if task in args.tasks
+        and optimizer in (args.optimizers or DEFAULT_OPTIMIZERS[task])
     ]
 
 
@@ -356,10 +360,11 @@ def main() -> int:
     if args.report is not None:
         lines = args.report.read_text().splitlines()
         rows = [json.loads(line) for line in lines]
-        print(tta_report.ratios(rows, TITLES))
-        print(tta_report.first_screen(rows, TITLES))
-        picture = args.output / "first-screen.png"
-        tta_report.draw_first_screen(rows, TITLES, TARGETS, picture)
+        print(tta_report.tables(rows, TITLES))
+        if results.having(rows, **tta_report.FIRST_TRAINING):
+            print(tta_report.first_screen(rows, TITLES))
+            picture = args.output / "first-screen.png"
+            tta_report.draw_first_screen(rows, TITLES, TARGETS, picture)
         return 0
     if args.checkpoint is not None:
         SIBLINGS["MINILM"] = str(args.checkpoint.absolute())
@@ -376,11 +381,9 @@ def main() -> int:
     if rows:
         if len(args.mbps) > 1:
             tta_report.draw_rates(rows, args.output / "rates.png")
-        schemes = [*SCHEMES, *CODED, *FEW_BYTES]
-        table = tta_report.table(rows, schemes, TARGETS)
-        print(table)
-        (args.output / "table.md").write_text(table + "\n")
-        (args.output / "ratios.md").write_text(tta_report.ratios(rows, TITLES))
+        tables = tta_report.tables(rows, TITLES)
+        print(tables)
+        (args.output / "tables.md").write_text(tables + "\n")
         tta_report.draw(rows, TARGETS, args.output / "tta.png")
     return 0 if len(rows) == len(wanted) else 1
 

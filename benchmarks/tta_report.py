@@ -1,5 +1,6 @@
 """The output of `tta.py`: a table, and a picture of the accuracy over time."""
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,36 +13,15 @@ from results import Row, having
 
 Targets = Mapping[tuple[str, str], float]
 
-# The faster one of a table is its reference.
-GLOO = "Gloo, one array"
-REFERENCES = ("Gloo", GLOO)
-
-COLUMNS = (
-    "Mbit/s",
-    "impairment",
-    "scheme",
-    "to target",
-    "/ Gloo",
-    "steps to it",
-    "mean step",
-    "P50",
-    "P99",
-    "deadline",
-    "missing",
-    "deferred",
-    "accuracy",
-    "loss",
-    "drift",
-    "kB a step",
-)
+# The reference of all ratios, and the schemes with three of them.
+GLOO, MAIN = "Gloo, one array", ("exact", "bounded", "bounded, auto")
 
 # The impairments with the paper's tails: low and high.
 TAILS = ("tail1.5", "tail3")
 
 # The table of README.md.
-FIRST_TRAINING = {"task": "text", "optimizer": "sgd", "mbps": 250}
+FIRST_TRAINING = {"task": "text", "optimizer": "sgd", "mbps": 250, "ranks": 4}
 FIRST_IMPAIRMENTS = ("quiet", "pauses", "tail3", "bursts0.4", "loss1", "slow3")
-FIRST_SCHEMES = ("exact", "bounded", "bounded, auto")
 
 # Seeds from which the fastest and the slowest are left out of a mean, which then has
 # its interval of 95 %. Source: MLPerf Training, the rules of its submissions.
@@ -101,71 +81,6 @@ def line(row: Row) -> str:
     )
 
 
-def table(rows: Sequence[Row], defaults: Sequence[str], targets: Targets) -> str:
-    """Returns a table for each task and optimizer, in Markdown.
-
-    Args:
-      rows: figures of the runs.
-      defaults: schemes with a row each; the others have one row, of the best.
-      targets: accuracy by task and optimizer.
-    """
-    parts = []
-    for (task, optimizer), target in targets.items():
-        mine = having(rows, task=task, optimizer=optimizer)
-        if not mine:
-            continue
-        seeds = len({row["seed"] for row in mine})
-        parts += [
-            f"### {task}, {optimizer}: to {100 * target:g} %, {seeds} seed(s)",
-            "",
-        ]
-        parts.append(f"| {' | '.join(COLUMNS)} |")
-        parts.append(f"| --: | --- | --- |{' --: |' * (len(COLUMNS) - 3)}")
-        for mbps in dict.fromkeys(row["mbps"] for row in mine):
-            at_rate = having(mine, mbps=mbps)
-            for impairment in dict.fromkeys(row["impairment"] for row in at_rate):
-                parts += _lines(having(at_rate, impairment=impairment), defaults)
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _lines(rows: Sequence[Row], defaults: Sequence[str]) -> list[str]:
-    by_scheme = {
-        scheme: having(rows, scheme=scheme)
-        for scheme in dict.fromkeys(row["scheme"] for row in rows)
-    }
-    reference = min(_time(by_scheme.get(name, [])) for name in REFERENCES)
-    shown = [(name, f"`{name}`") for name in defaults if name in by_scheme]
-    others = [name for name in by_scheme if name not in defaults]
-    if others:
-        best = min(others, key=lambda name: _time(by_scheme[name]))
-        shown.append((best, f"best of {len(others)}: `{best}`"))
-    return [_line(by_scheme[name], title, reference) for name, title in shown]
-
-
-def _line(rows: Sequence[Row], title: str, reference: float) -> str:
-    ended = [row for row in rows if "curve" in row]
-    cells = [str(rows[0]["mbps"]), rows[0]["impairment"], title]
-    if not ended:
-        return f"| {' | '.join(cells)} | does not end |{' |' * (len(COLUMNS) - 4)}"
-    time_s = _time(rows)
-    finite = np.isfinite(time_s) and np.isfinite(reference)
-    steps = [row["reached_steps"] for row in ended if row["reached_steps"]]
-    cells += [_seconds(rows), f"{time_s / reference:.2f}" if finite else "-"]
-    cells.append(f"{np.mean(steps):.0f}" if steps else "-")
-    cells += [f"{_mean(ended, name):.0f}" for name in ("step_ms", "step_ms_p50")]
-    cells += [f"{_mean(ended, name):.0f}" for name in ("step_ms_p99", "deadline_ms")]
-    missing = _mean(ended, "missing_contributions"), _mean(ended, "missing_results")
-    cells.append(" / ".join(f"{100 * share:.1f} %" for share in missing))
-    cells.append(f"{100 * _mean(ended, 'deferred'):.1f} %")
-    accuracies = [100 * row["accuracy"] for row in ended]
-    cells.append(f"{np.mean(accuracies):.1f} ± {np.std(accuracies):.1f}")
-    cells.append(f"{_mean(ended, 'loss'):.3f}")
-    cells.append(f"{100 * _mean(ended, 'drift'):.2g} %")
-    cells.append(f"{_mean(ended, 'step_bytes') / 1000:.1f}")
-    return f"| {' | '.join(cells)} |"
-
-
 def trimmed(values: Sequence[float]) -> str:
     """Returns the mean of values: without the extremes, and with its interval of 95 %.
 
@@ -178,33 +93,95 @@ def trimmed(values: Sequence[float]) -> str:
     return f"{np.mean(kept):.2f} ± {width:.2f}"
 
 
-def ratios(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
-    """Returns a table for each training, in Markdown: ratios to Gloo with one array.
+def tables(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
+    """Returns all tables of some runs, in Markdown.
 
-    A ratio is that of two runs with the same seed. The columns of a scheme are the
-    time to the target, the mean time of a step and its P99; with several seeds the
-    first one has its interval.
+    Runs at several rates have the table of `_rates`. Otherwise each training has one of
+    ratios to Gloo with one array. A ratio is that of two runs with the same seed. The
+    columns of a scheme are the time to the target, the mean time of a step and its P99;
+    with several seeds the first one has its interval. A second table has the other
+    schemes, with the time to the target and the accuracy.
 
     Args:
       rows: figures of the runs.
       titles: event of each impairment, by its name.
     """
+    if len({row["mbps"] for row in rows}) > 1:
+        return "\n".join(_rates(rows))
     parts = []
-    for task, optimizer, mbps in dict.fromkeys(
-        (row["task"], row["optimizer"], row["mbps"]) for row in rows
-    ):
-        mine = having(rows, task=task, optimizer=optimizer, mbps=mbps)
-        schemes = [s for s in dict.fromkeys(r["scheme"] for r in mine) if s != GLOO]
-        columns = ["impairment", "seeds", "Gloo", *(f"`{s}`" for s in schemes)]
-        columns += ["`bounded`: late", "accuracy (Gloo's)"]
-        parts += [f"### {task}, {optimizer}, {mbps} Mbit/s", "", *_head(columns)]
-        found = dict.fromkeys(row["impairment"] for row in mine)
-        for name in titles:
-            if name in found:
+    fields = ("task", "optimizer", "ranks", "mbps")
+    for values in dict.fromkeys(tuple(row[name] for name in fields) for row in rows):
+        task, optimizer, ranks, mbps = values
+        mine = having(rows, **dict(zip(fields, values, strict=True)))
+        parts += [f"### {task}, {optimizer}, {ranks} ranks, {mbps} Mbit/s", ""]
+        found = [name for name in titles if having(mine, impairment=name)]
+        schemes = list(dict.fromkeys(row["scheme"] for row in mine))
+        main = [scheme for scheme in MAIN if scheme in schemes]
+        if main:
+            columns = ["impairment", "seeds", "Gloo", *(f"`{s}`" for s in main)]
+            parts += _head([*columns, "`bounded`: late", "accuracy (Gloo's)"])
+            for name in found:
                 title = f"`{name}`: {titles[name]}"
-                parts.append(_ratios(having(mine, impairment=name), schemes, title))
-        parts += [_high_to_low(mine, [GLOO, *schemes]), ""]
+                parts.append(_ratios(having(mine, impairment=name), main, title))
+            parts += [_high_to_low(mine, [GLOO, *main]), ""]
+        others = [scheme for scheme in schemes if scheme not in (GLOO, *main)]
+        if others:
+            parts += [*_others(mine, found, others), ""]
     return "\n".join(parts)
+
+
+def _others(
+    rows: Sequence[Row], impairments: Sequence[str], schemes: Sequence[str]
+) -> list[str]:
+    """Returns the table of other schemes: ratio of the time, and accuracy."""
+    lines = _head(["impairment", "seeds", *(f"`{s}`" for s in schemes)])
+    for name in impairments:
+        mine = having(rows, impairment=name)
+        gloo = {row["seed"]: row for row in having(mine, scheme=GLOO)}
+        found = [having(mine, scheme=scheme) for scheme in schemes]
+        if not any(found):
+            continue
+        cells = [f"`{name}`", str(max(len(of) for of in found))]
+        for of in found:
+            ratio, accuracy = _ratio(of, gloo).partition(",")[0], ""
+            if of and all("curve" in row for row in of):
+                accuracy = f", {100 * _mean(of, 'accuracy'):.1f} %"
+            cells.append(f"{ratio}{accuracy}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _rates(rows: Sequence[Row]) -> list[str]:
+    """Returns the table of runs at several rates, by scheme.
+
+    It has the mean time of later steps at each rate, and the bytes of a step; of runs
+    without other computation the loss, by the number of steps.
+    """
+    rows = [row for row in rows if "curve" in row]
+    timed = [row for row in rows if row["compute_ms"]]
+    rates = sorted({row["mbps"] for row in timed})
+    lengths = sorted({row["steps"] for row in rows if not row["compute_ms"]})
+    columns = ["scheme", *(f"ms at {mbps} Mbit/s" for mbps in rates), "kB a step"]
+    lines = _head([*columns, *(f"loss after {steps:,} steps" for steps in lengths)])
+    impairments = dict.fromkeys(row["impairment"] for row in rows)
+    schemes = dict.fromkeys(row["scheme"] for row in rows)
+    for impairment, scheme in itertools.product(impairments, schemes):
+        mine = having(rows, impairment=impairment, scheme=scheme)
+        if not mine:
+            continue
+        title = f"`{scheme}`"
+        cells = [title if impairment == "quiet" else f"{title}, `{impairment}`"]
+        for mbps in rates:
+            found = [row for row in having(mine, mbps=mbps) if row["compute_ms"]]
+            cells.append(f"{_mean(found, 'late_step_ms'):.0f}" if found else "")
+        cells.append(f"{_mean(mine, 'step_bytes') / 1000:.3g}")
+        for steps in lengths:
+            found = having(mine, steps=steps, compute_ms=0.0)
+            losses = [row["loss"] for row in found]
+            shown = f"{np.mean(losses):.3f} ± {np.std(losses):.3f}" if losses else ""
+            cells.append(shown)
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _head(columns: Sequence[str]) -> list[str]:
@@ -216,17 +193,14 @@ def _ratios(rows: Sequence[Row], schemes: Sequence[str], title: str) -> str:
     """Returns the line of an impairment."""
     gloo = {row["seed"]: row for row in having(rows, scheme=GLOO)}
     ended = [row for row in gloo.values() if "curve" in row]
-    cells = [title, str(len(gloo))]
-    facts = [_seconds(list(gloo.values()))]
-    facts += [f"{_mean(ended, n):.0f}" for n in ("step_ms", "step_ms_p99") if ended]
-    cells.append(", ".join(facts))
+    cells = [title, str(len({row["seed"] for row in rows}))]
+    cells.append(_facts(list(gloo.values())))
     cells += [_ratio(having(rows, scheme=scheme), gloo) for scheme in schemes]
-    mine = [r for r in having(rows, scheme="bounded") if "curve" in r]
-    mine = [row for row in mine if row["seed"] in gloo]
+    mine = [row for row in having(rows, scheme="bounded") if "curve" in row]
     late = f"{100 * _mean(mine, 'missing_contributions'):.1f} %" if mine else ""
     cells.append(late)
-    found = [100 * _mean(of, "accuracy") for of in (mine, ended) if of]
-    cells.append(f"{found[0]:.1f} ({found[1]:.1f})" if len(found) > 1 else "")
+    found = [f"{100 * _mean(of, 'accuracy'):.1f}" for of in (mine, ended) if of]
+    cells.append(f"{found[0]} ({found[1]})" if len(found) > 1 else "".join(found))
     return f"| {' | '.join(cells)} |"
 
 
@@ -253,9 +227,9 @@ def _high_to_low(rows: Sequence[Row], schemes: Sequence[str]) -> str:
 
 
 def first_screen(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
-    """Returns the table of README.md; see `ratios`."""
+    """Returns the table of README.md; see `tables`."""
     columns = ["impairment", "Gloo: seconds to the target"]
-    columns += [f"`{scheme}`" for scheme in FIRST_SCHEMES]
+    columns += [f"`{scheme}`" for scheme in MAIN]
     lines = _head(columns)
     mine = having(rows, **FIRST_TRAINING)
     for name in FIRST_IMPAIRMENTS:
@@ -263,7 +237,7 @@ def first_screen(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
         if not found:
             continue
         gloo = {row["seed"]: row for row in having(found, scheme=GLOO)}
-        shown = [having(found, scheme=scheme) for scheme in FIRST_SCHEMES]
+        shown = [having(found, scheme=scheme) for scheme in MAIN]
         cells = [titles[name], _seconds(list(gloo.values()))]
         cells += [_ratio(of, gloo).partition(",")[0] for of in shown]
         lines.append(f"| {' | '.join(cells)} |")
@@ -271,15 +245,13 @@ def first_screen(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
 
 
 def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:
-    """Returns the ratios of a scheme, to the runs of Gloo with the same seeds."""
-    if not rows:
-        return ""
-    failed = sum("curve" not in row for row in rows)
-    if failed:
-        return f"{failed} of {len(rows)} fail"
+    """Returns the ratios of a scheme, to the runs of Gloo with the same seeds.
+
+    Where Gloo fails, it returns the times of the scheme.
+    """
     pairs = [(r, gloo[r["seed"]]) for r in rows if "curve" in gloo.get(r["seed"], {})]
-    if not pairs:
-        return ""
+    if not pairs or any("curve" not in row for row in rows):
+        return _facts(rows)
     shown = []
     for name in ("reached_s", "step_ms", "step_ms_p99"):
         values = [(one[name], other[name]) for one, other in pairs]
@@ -292,15 +264,19 @@ def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:
     return ", ".join(shown)
 
 
-def _time(rows: Sequence[Row]) -> float:
-    """Returns the mean time to the target; infinite if a run did not reach it."""
-    times = [row.get("reached_s") for row in rows]
-    return float(np.mean(times)) if times and None not in times else np.inf
+def _facts(rows: Sequence[Row]) -> str:
+    """Returns the seconds to the target, the ms of a step, and its P99."""
+    failed = sum("curve" not in row for row in rows)
+    if failed or not rows:
+        return f"{failed} of {len(rows)} fail" if failed else ""
+    steps = (f"{_mean(rows, name):.0f}" for name in ("step_ms", "step_ms_p99"))
+    return ", ".join((_seconds(rows), *steps))
 
 
 def _seconds(rows: Sequence[Row]) -> str:
-    time_s = _time(rows)
-    return f"{time_s:.1f}" if np.isfinite(time_s) else "never"
+    """Returns the mean time to the target, in seconds."""
+    times = [row.get("reached_s") for row in rows]
+    return "never" if None in times else f"{np.mean(times):.1f}"
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
@@ -372,7 +348,7 @@ def draw_first_screen(
     grid = figure.subplots(2, len(FIRST_IMPAIRMENTS) // 2, sharey="row")
     for axes, name in zip(grid.flat, FIRST_IMPAIRMENTS, strict=True):
         shown = having(mine, impairment=name)
-        shown = [r for r in shown if r["scheme"] in (GLOO, *FIRST_SCHEMES)]
+        shown = [r for r in shown if r["scheme"] in (GLOO, *MAIN)]
         title = "\n".join(textwrap.wrap(titles[name], width=40))
         _draw_curves(axes, shown, target, title)
     _finish(figure, grid, path)
