@@ -217,9 +217,8 @@ def run(cell: Cell, queue_ms: int) -> dict[str, Any]:
         plan = folder / "cell.json"
         plan.write_text(json.dumps(cell.plan()))
         stack.enter_context(network(cell.link(queue_ms), cell.ranks))
-        numbers = (cell.ranks, cell.seed, cell.mbps)
-        values = map(str, (*numbers, impairment.load, impairment.burst_bytes))
-        bursts = list(values)
+        of_bursts = impairment.load, impairment.burst_bytes
+        bursts = [str(n) for n in (cell.ranks, cell.seed, cell.mbps, *of_bursts)]
         for rank in range(cell.ranks) if impairment.load else ():
             arguments = (str(HERE / "bursts.py"), str(rank), *bursts)
             host = stack.enter_context(program(rank, *arguments, variables=SIBLINGS))

@@ -1,4 +1,4 @@
-"""The output of `tta.py`: a table, and a picture of the accuracy over time."""
+"""The output of `tta.py`: tables, and pictures of the accuracy over time."""
 
 import itertools
 import textwrap
@@ -15,6 +15,9 @@ Targets = Mapping[tuple[str, str], float]
 
 # The reference of all ratios, and the schemes with three of them.
 GLOO, MAIN = "Gloo, one array", ("exact", "bounded", "bounded, auto")
+
+# The figures of a run in a table; the tables of more schemes have the first one.
+FIGURES = ("reached_s", "step_ms", "step_ms_p99")
 
 # The impairments with the paper's tails: low and high.
 TAILS = ("tail1.5", "tail3")
@@ -38,7 +41,6 @@ _COLOURS = {
     "bounded": "#009E73",
     "bounded, auto": "#F0E442",
     "lossy": "#D55E00",
-    "bounded, bfloat16": "#56B4E9",
     "bounded, int8": "#E69F00",
     "bounded, float4": "#D55E00",
     "PowerSGD, rank 4": "#CC79A7",
@@ -143,7 +145,7 @@ def _others(
             continue
         cells = [f"`{name}`", str(max(len(of) for of in found))]
         for of in found:
-            ratio, accuracy = _ratio(of, gloo).partition(",")[0], ""
+            ratio, accuracy = _ratio(of, gloo, FIGURES[:1]), ""
             if of and all("curve" in row for row in of):
                 accuracy = f", {100 * _mean(of, 'accuracy'):.1f} %"
             cells.append(f"{ratio}{accuracy}")
@@ -239,21 +241,23 @@ def first_screen(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
         gloo = {row["seed"]: row for row in having(found, scheme=GLOO)}
         shown = [having(found, scheme=scheme) for scheme in MAIN]
         cells = [titles[name], _seconds(list(gloo.values()))]
-        cells += [_ratio(of, gloo).partition(",")[0] for of in shown]
+        cells += [_ratio(of, gloo, FIGURES[:1]) for of in shown]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:
+def _ratio(
+    rows: Sequence[Row], gloo: Mapping[int, Row], figures: Sequence[str] = FIGURES
+) -> str:
     """Returns the ratios of a scheme, to the runs of Gloo with the same seeds.
 
     Where Gloo fails, it returns the times of the scheme.
     """
     pairs = [(r, gloo[r["seed"]]) for r in rows if "curve" in gloo.get(r["seed"], {})]
     if not pairs or any("curve" not in row for row in rows):
-        return _facts(rows)
+        return _facts(rows, figures)
     shown = []
-    for name in ("reached_s", "step_ms", "step_ms_p99"):
+    for name in figures:
         values = [(one[name], other[name]) for one, other in pairs]
         if any(None in value for value in values):
             shown.append("never" if name == "reached_s" else "-")
@@ -264,12 +268,12 @@ def _ratio(rows: Sequence[Row], gloo: Mapping[int, Row]) -> str:
     return ", ".join(shown)
 
 
-def _facts(rows: Sequence[Row]) -> str:
+def _facts(rows: Sequence[Row], figures: Sequence[str] = FIGURES) -> str:
     """Returns the seconds to the target, the ms of a step, and its P99."""
     failed = sum("curve" not in row for row in rows)
     if failed or not rows:
         return f"{failed} of {len(rows)} fail" if failed else ""
-    steps = (f"{_mean(rows, name):.0f}" for name in ("step_ms", "step_ms_p99"))
+    steps = (f"{_mean(rows, name):.0f}" for name in figures[1:])
     return ", ".join((_seconds(rows), *steps))
 
 
