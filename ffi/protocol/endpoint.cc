@@ -383,7 +383,7 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
     if ((header.flags & kFlagBegun) != 0) number.RecordBegun(sequence);
     if (collective.presence == nullptr || !number.Waits(header.source)) return;
     collective.presence->RecordDrain(header.source);
-    return lifecycle_.HandleDraining(now, collective.Origin());
+    return lifecycle_.SpareAbsent(now);
   }
   const MemberIndex from = *collective.MemberOf(header.source);
   if ((header.flags & kFlagPast) != 0 && header.kind == DatagramKind::kAnnouncement) {
@@ -394,7 +394,7 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
   collective.RecordCalled(now, from, sequence, /*skipped=*/returned);
   if (returned) {
     CallPolicy::RecordReturn(now, collective, from, sequence);
-    return gate_.HandleReturn(collective, from, sequence);
+    return gate_.HandleReturn(now, collective, from, sequence);
   }
   collective.RecordPresent(from, sequence);
   auto& announced = collective.announced_at[from.index()];

@@ -59,7 +59,8 @@ void Programs::ScheduleCall(Instant now, Instant from, Rank rank, std::size_t ch
   }
   const bool first = program(rank).chains[chain].IsFirstOfNumber();
   // A call in groups is late once, not in each of its parts.
-  const bool comes_late = rank.index() + 1 == scenario_.ranks && (first || scenario_.groups == 1);
+  const bool once = scenario_.late_once != 0 || scenario_.groups > 1;
+  const bool comes_late = rank.index() + 1 == scenario_.ranks && (first || !once);
   const Duration late = comes_late ? Microseconds(scenario_.late_us) : Duration{};
   Instant at = std::max(now, from + pause + late);
   if (scenario_.period_us > 0 && first) {

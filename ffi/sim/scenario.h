@@ -88,6 +88,7 @@ enum class SimMismatch : std::uint64_t {
   X(rare, 0, 0, 4096, "with sequential: steps for each call of the last collective; 0: one")       \
   X(settle_calls, 0, 0, 4096, "calls after the last fault, then all data is in time; 0: any")      \
   X(late_us, 0, 0, 60'000'000, "by which the last rank starts each call late")                     \
+  X(late_once, 0, 0, 1, "1: with sequential: only the first call of each step")                    \
   X(meet_calls, 0, 0, 4096, "after so many calls programs meet outside of the session; 0: never")  \
   X(at_once, 0, 0, 16, "with sequential: 1: drains begin at once; n: beside n - 1 last calls")     \
   X(leave_at_end, 0, 0, 1, "1: a rank leaves after the end of its program, its peers served")      \

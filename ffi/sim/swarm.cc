@@ -316,6 +316,7 @@ void Swarm::ChooseLateness() {
   s.calls = std::max<std::uint64_t>(s.calls, Between(6, 30));
   if (!OneIn(3)) s.mode = static_cast<std::uint64_t>(SimMode::kBounded);
   if (s.late_budget_ppm == 0) s.late_budget_ppm = 10'000;
+  s.late_once = OneIn(2) ? 1 : 0;
   ChooseMismatchTimeout();
 }
 

@@ -85,6 +85,21 @@ PAUSES = (
 )
 
 
+# Steps of two calls that depend on each other, on their first deadline of 5 s, and a
+# rank that comes late to the first one.
+@pytest.mark.parametrize("late_us", [10000, 60000, 90000])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_late_rank_and_the_others_do_not_wait_in_two_collectives(seed, late_us):
+    report = assert_holds(
+        f"seed={seed} ranks=4 collectives=2 calls=24 elements=2000 sequential=1 "
+        f"mode=bounded late_us={late_us} late_once=1 late_budget_ppm=10000 "
+        "think_us=20000 faults_end_us=1000 rate_mbps=10000 peer_timeout_us=60000000 "
+        "mismatch_timeout_us=60000000 reduce_scatter_deadline_us=5000000 "
+        "all_gather_deadline_us=5000000"
+    )
+    assert max(call["elapsed_s"] for call in report["calls"][:24]) < 1
+
+
 @pytest.mark.parametrize("ranks", [3, 8, 16])
 def test_ranks_that_pause_skip_calls_and_lose_nothing(ranks):
     report = assert_holds(f"{PAUSES} ranks={ranks}")

@@ -37,7 +37,7 @@ void Exchange::SpareAbsent() {
   }
 }
 
-bool Exchange::HandleDraining(Instant now) {
+bool Exchange::SpareAbsent(Instant now) {
   if (reduce_scatter_.closed() || policy_.drains()) return false;
   const std::size_t placed = placed_;
   SpareAbsent();
@@ -57,7 +57,10 @@ void Exchange::Submit(Instant now, const Submission& submission, bool in_order) 
   // After the close contributions are of use only if they may be late.
   if (policy_.retains() || !reduce_scatter_.closed()) sender_.Submit();
   policy_.Submit(now, in_order);
-  if (!reduce_scatter_.closed()) RecordSelf(/*takes_part=*/true);
+  if (!reduce_scatter_.closed()) {
+    RecordSelf(/*takes_part=*/true);
+    SpareAbsent();
+  }
   all_gather_.Submit(now, submission.quorum);
   sender_.RelaySums(FindRelays());
   reduce_scatter_.Submit(now, bucket_);
@@ -180,6 +183,9 @@ void Exchange::HeardResult(MemberIndex from) {
 
 void Exchange::Heard(MemberIndex from) {
   heard_[from.index()] = true;
+  // With this member the absent ones may be few.
+  const bool first = reduce_scatter_.received(from) == 0;
+  if (first && !reduce_scatter_.closed() && OutlivesMembers(collective_.spec)) SpareAbsent();
   if (!optional_[from.index()]) return;
   optional_[from.index()] = false;
   reduce_scatter_.Require(from);

@@ -127,9 +127,9 @@ class Exchange {
   // `to` has nothing left to get. Closes the next segment whose deadline is over, if there is
   // one and `to` may have its sum; true if so.
   bool CloseNext(Instant now, MemberIndex to);
-  // The program of a member, or of this rank, waits in a drain: data that it will not send is not
-  // waited for. True if that adds sums.
-  bool HandleDraining(Instant now);
+  // Members that are absent by now are not waited for, until something of them comes. True if that
+  // adds sums.
+  bool SpareAbsent(Instant now);
   // The call waits for `gone` no more, nor for its shard, which stays as it is.
   void Exclude(Instant now, MemberIndex gone);
   // The call drains its collective, as a peer knows already.
@@ -170,7 +170,6 @@ class Exchange {
   bool AwaitsProgram() const {
     return !HasAllGather(collective_.spec) && program_.uncalled() && !program_.abandoned();
   }
-  // Members that are absent are not waited for, until something of them comes.
   void SpareAbsent();
   void HeardResult(MemberIndex from);
   Receipt Take(Instant now, MemberIndex from, const Header& header,

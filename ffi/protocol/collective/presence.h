@@ -38,13 +38,16 @@ class Presence {
     ranks_[rank].drains = false;
     ranks_[rank].waits_after.reset();
   }
-  // It waits until others begin a call after that one, which it skips.
+  // It waits until others begin a call after that one, which it skips. Until then it makes none.
   void RecordWait(Rank rank, CallId skipped) {
     ranks_[rank].drains = false;
     ranks_[rank].waits_after = skipped;
   }
   // It waits for the call that this rank is about to make.
-  void RecordReturn(Rank rank) { RecordCall(rank, newest_ + 1); }
+  void RecordReturn(Rank rank) {
+    ranks_[rank].waits_after.reset();
+    RecordCall(rank, newest_ + 1);
+  }
   // The call has ended, and nothing of the rank's program has come.
   void RecordMissed(Rank rank, Place call) { ranks_[rank].program.RecordMissed(call); }
   // The process of the rank has sent all of its sums of the call, or not by its end.
@@ -60,7 +63,10 @@ class Presence {
   }
 
   // The program of the rank takes no part in calls. One that was never seen may still start.
-  bool Absent(Rank rank) const { return Find(rank).program.absent(); }
+  bool Absent(Rank rank) const {
+    const Member member = Find(rank);
+    return member.waits_after || member.program.absent();
+  }
   // Its process sums its shards all the same.
   bool Serves(Rank rank) const { return !Find(rank).process.absent(); }
   bool Drains(Rank rank) const { return Find(rank).drains; }

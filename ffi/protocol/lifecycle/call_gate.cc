@@ -136,7 +136,7 @@ bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& 
   }
   const bool drain = pending.submission.drain;
   // Before it waits: the number may put the drain of others into the present view.
-  if (turn.tells && catch_up_.Tell(origin, turn.number)) lifecycle_.HandleDraining(now, origin);
+  if (turn.tells && catch_up_.Tell(origin, turn.number)) lifecycle_.SpareAbsent(now);
   if (!pending.given_up && AwaitsAgreement(now, in_view, turn.number, drain, pass)) {
     return true;
   }
@@ -144,7 +144,10 @@ bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& 
     pending.waits_until = turn.waits_until;
     if (drain) pending.waits_for = &in_view;
     if (pending.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
-    if (pending.number != turn.number && !drain) catch_up_.Wait(now, in_view, turn.number);
+    if (pending.number != turn.number && !drain) {
+      catch_up_.Wait(now, in_view, turn.number);
+      lifecycle_.SpareAbsent(now);
+    }
     pending.number = turn.number;
     return true;
   }

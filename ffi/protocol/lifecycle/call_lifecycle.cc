@@ -58,11 +58,11 @@ void CallLifecycle::Expire(Instant now, CallId call) {
   Apply(now, {{.call = call}});
 }
 
-void CallLifecycle::HandleDraining(Instant now, const Collective& origin) {
+void CallLifecycle::SpareAbsent(Instant now) {
   std::vector<Verdict> touched;
   for (auto& [call, open] : calls_) {
     Exchange& exchange = open.exchange;
-    if (&exchange.collective().Origin() != &origin || !exchange.HandleDraining(now)) continue;
+    if (!OutlivesMembers(exchange.collective().spec) || !exchange.SpareAbsent(now)) continue;
     transmitter_.QueueAll(open);
     touched.push_back({.call = call});
   }

@@ -69,8 +69,8 @@ class CallLifecycle {
 
   // The peer calls `header.call`: it has the results of calls before.
   void ConfirmEarlierCalls(Instant now, const Header& header);
-  // A member, or this rank, waits in a drain of the collective or of a predecessor.
-  void HandleDraining(Instant now, const Collective& origin);
+  // A member, or this rank, waits in a drain, or for a later call: open calls do not wait for it.
+  void SpareAbsent(Instant now);
   // A peer has all of some call: others may go on that had to wait for this.
   void Advance(Instant now, CollectiveId collective, Rank peer);
   std::vector<LateData> FindLateData() const;

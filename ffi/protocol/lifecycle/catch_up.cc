@@ -95,6 +95,7 @@ void CatchUp::Wait(Instant now, Collective& collective, Sequence number) {
   clock_.Wait();
   collective.Origin().others_calls.RecordWait();
   const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
+  collective.presence->RecordSelf(/*takes_part=*/false);
   CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
   TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
 }
@@ -213,15 +214,16 @@ bool CatchUp::Tell(Collective& origin, Sequence least) {
 void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
   std::vector<MemberIndex>& returned = collective.returned;
   collective.Origin().others_calls.RecordWait();
-  if (collective.presence != nullptr) {
+  if (collective.submitted && *collective.submitted > skipped) {
+    return TellBegun(collective, member, *collective.submitted);
+  }
+  const std::optional<Collective::Sign>& newest = collective.newest_call[member.index()];
+  const bool waits = !newest || newest->sequence <= skipped;
+  if (collective.presence != nullptr && waits) {
     collective.presence->RecordWait(collective.RankOf(member),
                                     {.collective = collective.id, .sequence = skipped});
   }
-  if (collective.submitted && *collective.submitted > skipped) {
-    TellBegun(collective, member, *collective.submitted);
-  } else if (std::ranges::find(returned, member) == returned.end()) {
-    returned.push_back(member);
-  }
+  if (std::ranges::find(returned, member) == returned.end()) returned.push_back(member);
 }
 
 void CatchUp::AnswerReturned(Collective& collective, Sequence number) {
