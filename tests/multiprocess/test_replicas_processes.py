@@ -88,6 +88,7 @@ def test_a_dead_replica_is_removed_and_comes_back(tmp_path):
 def test_replicas_whose_calls_have_failed_begin_again_with_the_newest_state(tmp_path):
     with _start(tmp_path, 3, "exact", replicas_min=2) as started:
         started.wait_for(0, "step 10")
+        _await_size(started, 0, 3)
         started[2].process.kill()
         # Two are left, whose calls fail, and none may go on alone.
         started.wait_for(0, "error")
