@@ -327,13 +327,13 @@ void Swarm::LeaveOutUnchecked() {
   s.sequence_first = std::min(s.sequence_first, kSimSequenceMax);
   s.skip_ppm = 0;
   if (s.removals_max() > 0 || s.loses_data()) s.means = 0;
+  // A rank that has given up its drain, and has no memory for calls ahead, never takes the data of
+  // its peers: one that leaves waits for it, and the others keep asking.
+  if (s.give_up_at_us > 0) s.early_bytes_max = Scenario().early_bytes_max;
   if (!s.may_outlive_members()) return;
   // Ranks that skip calls may send long datagrams on one path only: then its other end may be the
   // one to be removed.
   s.mtu_at_us = 0;
-  // Nothing ends the wait of a rank that leaves for one that has given up its drain and has no
-  // memory for calls ahead.
-  if (s.give_up_at_us > 0) s.early_bytes_max = Scenario().early_bytes_max;
 }
 
 // Ranks that are removed together. From draws of its own.
