@@ -62,8 +62,9 @@ void CallPolicy::Submit(Instant now, bool in_order) {
     complete_before_[member.index()] = deferred_->CompleteBefore(member, sequence_);
   }
   const Duration after_opening = now - opened_at_;
-  for (const Stage stage : kBothStages) {
-    timing_->Began(stage, collective_.self, after_opening);
+  timing_->Began(Stage::kReduceScatter, collective_.self, after_opening);
+  if (collective_.layout.SegmentsOf(collective_.self) > 0) {
+    timing_->Began(Stage::kAllGather, collective_.self, after_opening);
   }
   timing_->Arrived(Stage::kReduceScatter, collective_.self, after_opening, Duration(0), 1.0);
 }

@@ -191,32 +191,34 @@ void DeadlineController::ForgetDrop() {
 // judge it alike: its process ends its part of a call without its program only if the others do not
 // wait for the program either. So its transfer, which it does not see, is that of the others.
 void DeadlineController::FindStragglers() {
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    Source& source = sources_[i];
+  std::size_t known = 0;
+  for (Source& source : sources_) {
     if (source.longest_transfer > Duration(0)) source.transfers.Add(source.longest_transfer);
     source.longest_transfer = Duration(0);
     if (source.offsets.count() >= kBeginningsMin)
       source.typical_offset = source.offsets.ExceededIn(kStragglerCalls);
-    scratch_[i] = source.typical_offset;
+    if (source.offsets.count() > 0) scratch_[known++] = source.typical_offset;
   }
+  if (known == 0) return;
   // The median of the others, for every source above it; among an even number the larger middle
   // one: if most ranks are late, waiting for them is right.
-  const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>((scratch_.size() - 1) / 2);
-  std::nth_element(scratch_.begin(), middle, scratch_.end());
+  const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>((known - 1) / 2);
+  std::nth_element(scratch_.begin(), middle, scratch_.begin() + static_cast<std::ptrdiff_t>(known));
   const Duration usual = std::max(kStragglerFactor * *middle, options_.latency);
   const Duration transfer = TypicalTransfer();
   for (Source& source : sources_) {
     const Duration own = source.transfers.count() > 0 ? source.transfers.Median() : transfer;
     source.straggler = !options_.waits_for_stragglers && source.typical_offset > usual &&
-                       source.typical_offset > own && GainsWithout(source.typical_offset, transfer);
+                       source.typical_offset > own &&
+                       GainsWithout(source.typical_offset, known - 1, transfer);
   }
 }
 
 // Calls without a source that begins later than the others by `offset` bring more data per second:
 // its data is late in all of them.
-bool DeadlineController::GainsWithout(Duration offset, Duration transfer) const {
-  const auto others = static_cast<std::int64_t>(sources_.size() - 1);
-  return offset * others > computations_.Median() + transfer;
+bool DeadlineController::GainsWithout(Duration offset, std::size_t others,
+                                      Duration transfer) const {
+  return offset * static_cast<std::int64_t>(others) > computations_.Median() + transfer;
 }
 
 // The median of the sources that have transfers.

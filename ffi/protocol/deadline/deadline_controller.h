@@ -53,7 +53,8 @@ class DeadlineController {
   // Called once per call, when it opens. Learns from the data since the previous opening.
   void BeginCall(Instant now);
   // The program of `source` called, or its result began; once for each call, also for one that the
-  // program came too late for.
+  // program came too late for. A source that has never begun brings no data: of a bucket with fewer
+  // elements than members, only some own a result.
   void Began(std::size_t source, Duration after_opening);
   // Data of `source` arrived: `share` of its data in one call, possibly a call that ended long ago.
   // Both times are relative to the data's own call; after_beginning counts from the source's Began.
@@ -109,7 +110,7 @@ class DeadlineController {
   void ForgetDrop();
   void FindStragglers();
   Duration TypicalTransfer();
-  bool GainsWithout(Duration offset, Duration transfer) const;
+  bool GainsWithout(Duration offset, std::size_t others, Duration transfer) const;
 
   DeadlineOptions options_;
   std::vector<Source> sources_;
