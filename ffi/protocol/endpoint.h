@@ -115,7 +115,8 @@ class Endpoint {
 
   // Data that is lost, as far as this rank knows, if no call and no drain follows: late data that
   // is here, that peers are to get from here, or that its newest calls lacked. Errors of rounding
-  // to a wire format are not in it.
+  // to a wire format are not in it, nor are values with their weights, which need no drain (see
+  // docs/decisions/0048).
   std::vector<LateData> FindLateData() const { return lifecycle_.FindLateData(); }
 
   // The timing that the rank has learned in this session, for its endpoint of the next session,

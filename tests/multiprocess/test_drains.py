@@ -106,6 +106,14 @@ def test_end_of_a_session_with_late_data_is_a_warning_with_bytes_and_names(tmp_p
         assert "jax_optireduce.drain" in warnings[0]
 
 
+def test_values_of_late_ranks_need_no_drain_at_the_end(tmp_path):
+    with ranks.start(
+        "drains", "end", "values", folder=tmp_path, world_size=3, options=_LATE
+    ) as started:
+        started.wait()
+        assert not any(rank.lines(_WARNING) for rank in started), started.describe()
+
+
 @pytest.mark.parametrize("how", ["drained", "whole", "error"])
 def test_session_that_loses_nothing_or_fails_ends_without_a_warning(tmp_path, how):
     options = {"deadline_s": 30.0} if how == "whole" else _LATE

@@ -5,7 +5,8 @@ The last rank sleeps before each call, so that its data is late. Arguments: a sc
   conserved   calls of all kinds, and a drain of each
   forms       calls in every transformation that leaves data in flight, and their drains
   unfit       drains that match no call
-  end <how>   calls, then the end of the session: "late", "drained", "whole" or "error"
+  end <how>   calls, then the end of the session: "late", "values", "drained", "whole" or
+              "error"
 
 Prints
 
@@ -338,15 +339,16 @@ def end(how: str) -> None:
     """The end of a session."""
     mesh = meshes.make((jax.device_count(),), ("dp",))
     x = meshes.spread(mesh, np.ones((jax.device_count(), 200_000), np.float32))
-    psum = meshes.mapped(mesh, lambda t: jo.psum(t, "dp", mode="bounded", name="grads"))
+    reduce = jo.pmean if how == "values" else jo.psum
+    call = meshes.mapped(mesh, lambda t: reduce(t, "dp", mode="bounded", name="grads"))
     drain = meshes.mapped(mesh, lambda t: jo.drain(t, "dp", name="grads"))
-    if how == "late":
+    if how in ("late", "values"):
         # The others end before its first call.
         sleep_if_last(20 * SLEEP_S)
     for _ in range(CALLS):
         if how != "whole":
             sleep_if_last()
-        jax.block_until_ready(psum(x))
+        jax.block_until_ready(call(x))
     if how == "drained":
         jax.block_until_ready(drain(x))
     if how == "error":
