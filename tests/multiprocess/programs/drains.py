@@ -5,8 +5,8 @@ The last rank sleeps before each call, so that its data is late. Arguments: a sc
   conserved   calls of all kinds, and a drain of each
   forms       calls in every transformation that leaves data in flight, and their drains
   unfit       drains that match no call
-  end <how>   calls, then the end of the session: "late", "values", "drained", "whole" or
-              "error"
+  end <how>   calls, then the end of the session: "late", "values", "drained", "whole",
+              or "error"
 
 Prints
 
