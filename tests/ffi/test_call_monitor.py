@@ -66,6 +66,17 @@ def test_a_failure_without_a_wait_and_a_timeout_of_zero_tell_nothing(stall_timeo
     assert monitor.wait() is None
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_late_gradients_are_told_and_late_values_are_not(pairs):
+    monitor = native.CallMonitor(1000.0, 0.0)
+    for i in range(100):
+        call = monitor.begin("a", i, defers=True, pairs=pairs)
+        monitor.end(call, 0, "", late=0.5)
+    monitor.close()
+    told = monitor.wait()
+    assert (told is None) if pairs else (told["kind"] == "late share")
+
+
 @pytest.mark.parametrize("spare", [0, 1])
 def test_a_rank_that_calls_may_spare_is_not_slow(spare):
     monitor = native.CallMonitor(0.0, 1.0)

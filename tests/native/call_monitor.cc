@@ -26,21 +26,26 @@ void Bind(nb::module_& m) {
       .def(
           "begin",
           [](CallMonitor& self, const std::string& name, std::uint32_t sequence,
-             std::uint16_t spare) {
+             std::uint16_t spare, bool defers, bool pairs) {
             Submission call = MakeCall(name, sequence, 100);
             call.quorum.spare = spare;
+            if (defers) call.spec.reduce_scatter = call.spec.all_gather = LatePolicy::kDefer;
+            if (pairs) call.spec.element_type = ElementType::kComplex64;
             return self.Begin(call);
           },
-          "name"_a, "sequence"_a, "spare"_a = 0)
+          "name"_a, "sequence"_a, "spare"_a = 0, "defers"_a = false, "pairs"_a = false)
       .def(
           "end",
           [](CallMonitor& self, std::uint64_t number, int code, const std::string& message,
-             const std::vector<std::uint16_t>& absent) {
+             const std::vector<std::uint16_t>& absent, double late) {
             CallStats stats;
+            if (late > 0) stats.deadline = FromSeconds(1);
+            stats.missing_contributions = late;
             for (const std::uint16_t rank : absent) stats.absent.emplace_back(rank);
             self.End(number, StatusOf(code, message), stats);
           },
-          "number"_a, "code"_a, "message"_a, "absent"_a = std::vector<std::uint16_t>())
+          "number"_a, "code"_a, "message"_a, "absent"_a = std::vector<std::uint16_t>(),
+          "late"_a = 0.0)
       .def(
           "set_live",
           [](CallMonitor& self, const std::vector<std::uint16_t>& live, const std::string& path) {
