@@ -63,6 +63,7 @@ class Scheme:
       waits: whether an outer step waits for its calls, which makes its gradients newer,
         so that a gentler optimizer suits them.
       accumulated: batches whose gradients one call averages.
+      repeated: whether the gradients of skipped calls make as many updates.
     """
 
     mode: str | None
@@ -74,6 +75,7 @@ class Scheme:
     every: int = 0
     waits: bool = False
     accumulated: int = 1
+    repeated: bool = False
 
 
 SCHEMES = {
@@ -87,6 +89,7 @@ SCHEMES = {
     "bounded, auto": Scheme("bounded", "auto"),
     "bounded, int8": Scheme("bounded", "int8"),
     "bounded, float4": Scheme("bounded", "float4"),
+    "bounded, repeated": Scheme("bounded", repeated=True),
     "bounded, 120 ms": Scheme("bounded", options={"deadline_s": 0.12}),
     "lossy": Scheme("lossy"),
     # Gradient coding: late + 1 times the computation.
@@ -201,10 +204,27 @@ def make_step(
             params, inner, coded = state
             found = jax.value_and_grad(task.loss)(params, inputs, targets)
             gradients, report = averaged(*found)
-        updates, inner = optimizer.update(gradients, inner, params)
-        return (optax.apply_updates(params, updates), inner, coded), report
+        number = 1
+        if scheme.repeated:
+            number += report[SKIPPED].astype(jnp.int32)
+        params, inner = updated(optimizer, gradients, inner, params, number)
+        return (params, inner, coded), report
 
     return step
+
+
+def updated(
+    optimizer: Any, gradients: Any, inner: Any, params: Any, number: int | jax.Array
+) -> tuple[Any, Any]:
+    """Applies the sum of gradients as so many means; see "Pauses" in docs/modes.md."""
+    mean = jax.tree.map(lambda g: g / number, gradients)
+
+    def update(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        params, inner = carry
+        updates, inner = optimizer.update(mean, inner, params)
+        return optax.apply_updates(params, updates), inner
+
+    return jax.lax.fori_loop(0, number, update, (params, inner))
 
 
 class InStep:

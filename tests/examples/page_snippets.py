@@ -382,6 +382,13 @@ def _modes(blocks: Page) -> None:
     on_each_device(blocks.names["step"], params(), batch())
     blocks.run(loss_fn=loss_fn, jnp=jnp)
     on_each_device(blocks.names["train"], params(), batch())
+    optimizer = optax.sgd(0.1)
+    blocks.run(optax=optax, optimizer=optimizer)
+    state, gradients = optimizer.init(params()), jax.tree.map(jnp.ones_like, params())
+    # Three gradients of 1 are one gradient of 3.
+    found, _ = blocks.names["apply"](state, params(), gradients, jnp.int32(2))
+    wanted = optax.apply_updates(params(), optimizer.update(gradients, state)[0])
+    jax.tree.map(np.testing.assert_allclose, found, wanted)
 
 
 @page("docs/observability.md")
