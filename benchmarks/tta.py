@@ -16,7 +16,7 @@ each), tables (tables.md) and a picture of the accuracy over time (tta.png).
 Runs in `results.jsonl` are not repeated, also those that have failed: the next start
 continues an interrupted benchmark. `--at-most 20` makes the next 20 runs; `--tasks text
 --impairments quiet pauses` selects a part of the matrix. A run of a small model takes
-half a minute, of glosses ten minutes.
+half a minute, of glosses six minutes.
 
 `--report FILE` makes no run. It prints the tables of a file of results, and writes the
 picture of README.md (first-screen.png); the results of those of docs/figures.md and

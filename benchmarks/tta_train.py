@@ -204,27 +204,28 @@ def make_step(
             params, inner, coded = state
             found = jax.value_and_grad(task.loss)(params, inputs, targets)
             gradients, report = averaged(*found)
-        number = 1
         if scheme.repeated:
-            number += report[SKIPPED].astype(jnp.int32)
-        params, inner = updated(optimizer, gradients, inner, params, number)
-        return (params, inner, coded), report
+            skipped = report[SKIPPED].astype(jnp.int32)
+            params, inner = apply(optimizer, inner, params, gradients, skipped)
+            return (params, inner, coded), report
+        updates, inner = optimizer.update(gradients, inner, params)
+        return (optax.apply_updates(params, updates), inner, coded), report
 
     return step
 
 
-def updated(
-    optimizer: Any, gradients: Any, inner: Any, params: Any, number: int | jax.Array
+def apply(
+    optimizer: Any, state: Any, params: Any, gradients: Any, skipped: jax.Array
 ) -> tuple[Any, Any]:
-    """Applies the sum of gradients as so many means; see "Pauses" in docs/modes.md."""
-    mean = jax.tree.map(lambda g: g / number, gradients)
+    """Makes the updates of the skipped calls, too; see "Pauses" in docs/modes.md."""
+    mean = jax.tree.map(lambda g: g / (skipped + 1), gradients)
 
     def update(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        params, inner = carry
-        updates, inner = optimizer.update(mean, inner, params)
-        return optax.apply_updates(params, updates), inner
+        params, state = carry
+        updates, state = optimizer.update(mean, state, params)
+        return optax.apply_updates(params, updates), state
 
-    return jax.lax.fori_loop(0, number, update, (params, inner))
+    return jax.lax.fori_loop(0, skipped + 1, update, (params, state))
 
 
 class InStep:

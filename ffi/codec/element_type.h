@@ -25,10 +25,6 @@ enum class ElementType : std::uint8_t {
 
 inline constexpr std::uint8_t kElementTypes = 7;
 
-constexpr bool IsPair(ElementType type) {
-  return type == ElementType::kComplex64 || type == ElementType::kComplex128;
-}
-
 constexpr std::size_t SizeOf(ElementType type) {
   switch (type) {
     case ElementType::kFloat32:

@@ -31,7 +31,7 @@ std::uint64_t FlightRecorder::Begin(const Submission& submission, Instant now, D
   record.mode = ModeOf(submission.spec);
   record.drain = submission.drain;
   record.bytes = submission.spec.elements * SizeOf(submission.spec.element_type);
-  record.defers = RetainsLateData(submission.spec) && !IsPair(submission.spec.element_type);
+  record.defers = RetainsLateData(submission.spec) && !HoldsValues(submission.spec);
   record.spares = submission.quorum.spare > 0;
   record.started = now;
   record.started_unix = unix_time;

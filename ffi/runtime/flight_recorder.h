@@ -34,7 +34,7 @@ struct CallRecord {
   bool drain = false;
   Sequence sequence;        // the number at its end, with the skipped calls of its session
   std::uint64_t bytes = 0;  // size of the bucket
-  bool defers = false;      // its late data joins a later call, and is more than a value
+  bool defers = false;      // its late data joins a later call, and is not of values
   bool spares = false;      // it ends without its last members, by a quorum
   Instant started;
   Duration started_unix{};  // time since the epoch

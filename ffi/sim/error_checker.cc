@@ -76,8 +76,9 @@ bool ErrorChecker::Gone(Rank from, Rank rank) const {
 
 void ErrorChecker::CheckGone(Instant now, const SimCallRecord& record, const Status& status) {
   const std::vector<Rank>& members = record.collective.spec.members;
-  // A rank that has cancelled calls, and continues, hears of them from the others.
-  const bool cancelled = log_.ranks[record.rank.index()].cancelled_at.has_value();
+  // A rank that has cancelled calls, and continues, hears of that from the others.
+  const bool cancelled = log_.ranks[record.rank.index()].cancelled_at &&
+                         Contains(status.message(), std::string(kInterrupted));
   const bool named = std::ranges::any_of(members, [&](Rank member) {
     const bool may_be_gone = member != record.rank || cancelled;
     return may_be_gone && Gone(record.rank, member) && Names(status.message(), member);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,9 @@ struct LaneRecord {
   std::uint64_t heard_count = 0;     // datagrams of all ranks
   Duration longest_answer{};         // the slowest answer of any rank
 };
+
+// The error of a call that its rank has interrupted.
+inline constexpr std::string_view kInterrupted = "it was interrupted";
 
 struct RankRecord {
   std::vector<LaneRecord> lanes;

@@ -287,7 +287,7 @@ void Simulation::HandleEvent(const Event& event) {
     case EventKind::kCancel:
       checker_.Cancelled(now_, event.rank);
       return ForEachLane(event.rank, [&](Rank node) {
-        host(node).endpoint->Cancel(now_, {StatusCode::kCancelled, "it was interrupted"});
+        host(node).endpoint->Cancel(now_, {StatusCode::kCancelled, std::string(kInterrupted)});
         Drive(node);
       });
     case EventKind::kCut:
@@ -414,7 +414,7 @@ void Simulation::Submit(Rank rank, std::size_t chain, const Submission& submissi
 }
 
 void Simulation::GiveUpCall(Rank rank, std::size_t chain, SimCall call) {
-  const Status why(StatusCode::kCancelled, "it was interrupted");
+  const Status why(StatusCode::kCancelled, std::string(kInterrupted));
   Submission submission = checker_.Begin(now_, rank, call);
   checker_.GaveUp(now_, rank, call);
   if (prng_.Below(2) == 0) {

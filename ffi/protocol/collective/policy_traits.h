@@ -29,6 +29,13 @@ inline bool RetainsLateData(const CollectiveSpec& spec) {
   return spec.reduce_scatter == LatePolicy::kDefer;
 }
 
+// Its elements are pairs of a value and its weight, which are read at once: late ones need no
+// drain, and cost a training nothing. See docs/decisions/0048; no call has other complex numbers.
+inline bool HoldsValues(const CollectiveSpec& spec) {
+  return spec.element_type == ElementType::kComplex64 ||
+         spec.element_type == ElementType::kComplex128;
+}
+
 // A call ends on no rank before all members have made it, unless by an error.
 inline bool WaitsForMembers(const CollectiveSpec& spec, bool drain) {
   return spec.reduce_scatter == LatePolicy::kWait || spec.all_gather == LatePolicy::kWait ||

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/protocol/collective/policy_traits.h"
 #include "ffi/protocol/lifecycle/call_lifecycle.h"
 #include "ffi/protocol/wire/wire.h"
 
@@ -85,7 +86,7 @@ void CallLifecycle::ConfirmEarlierCalls(Instant now, const Header& header) {
 std::vector<LateData> CallLifecycle::FindLateData() const {
   std::vector<LateData> late;
   directory_.ForEach([&](const Collective& collective) {
-    if (IsPair(collective.spec.element_type)) return;
+    if (HoldsValues(collective.spec)) return;
     std::uint64_t bytes = collective.passed ? collective.passed->held_bytes() : 0;
     if (collective.deferred) bytes += collective.deferred->LateBytes();
     calls_.ForEach(collective.id, [&](CallId, const OpenCall& open) {
