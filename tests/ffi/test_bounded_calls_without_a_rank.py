@@ -243,6 +243,22 @@ def test_an_empty_place_is_not_missed():
     assert MEMBERSHIP not in session.kinds
 
 
+def test_a_late_first_call_beside_empty_places_is_the_next_one_of_the_others():
+    session = Present()
+    for sequence in range(5):
+        for rank in range(2):
+            session.call(rank, sequence)
+        session.run(SETTLED_S)
+    session.call(2, 0)
+    session.run(0.01)
+    for rank in range(2):
+        session.call(rank, 5)
+    session.run(0.05)
+    done = session.done[2][0]
+    assert (done.number, done.skipped, done.passed) == (5, 5, False)
+    assert session.done[0][5].missing_contributions == 0
+
+
 def test_a_call_that_waits_for_an_empty_place_is_an_error():
     session = Present()
     refused = session.submit(0, np.ones(300, np.float32), name="exact", mode="exact")

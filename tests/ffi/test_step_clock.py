@@ -186,12 +186,22 @@ def test_a_rank_that_waits_for_the_next_call_is_present_in_that():
     presence = native.Presence()
     presence.record_call(1, presence.call())
     presence.record_missed(1, presence.call())
+    presence.record_wait(1, 1)
     presence.record_return(1)
     assert not presence.absent(1)
     presence.record_missed(1, presence.call())
     assert not presence.absent(1), "the call that it has waited for is not over"
     presence.record_missed(1, presence.call())
     assert presence.absent(1)
+
+
+def test_a_rank_is_absent_from_calls_while_it_waits_in_another_collective():
+    presence = native.Presence()
+    presence.record_call(1, presence.call())
+    presence.record_wait(1, 7)
+    presence.record_return(1, collective=1)
+    assert presence.absent(1)
+    assert presence.waits_after(1) == 7
 
 
 def test_a_process_serves_until_its_sums_stay_away():

@@ -49,8 +49,12 @@ void BindPresence(nb::module_& m) {
       .def("call", &Presence::Call)
       .def("record_call", [](Presence& self, std::uint16_t rank,
                              std::uint64_t call) { self.RecordCall(Rank(rank), call); })
-      .def("record_return",
-           [](Presence& self, std::uint16_t rank) { self.RecordReturn(Rank(rank)); })
+      .def(
+          "record_return",
+          [](Presence& self, std::uint16_t rank, std::uint32_t collective) {
+            self.RecordReturn(Rank(rank), CollectiveId(collective));
+          },
+          nb::arg("rank"), nb::arg("collective") = 0)
       .def("end_wait", [](Presence& self, std::uint16_t rank) { self.EndWait(Rank(rank)); })
       .def("record_wait",
            [](Presence& self, std::uint16_t rank, std::uint32_t skipped) {

@@ -134,6 +134,13 @@ struct Collective {
     if (submitted && sequence < *submitted) return;
     presence->RecordCall(RankOf(member), submitted == sequence ? place : presence->newest());
   }
+  // The collective continues as `next`, without some of its members. Peers can have shown calls of
+  // that before this rank knew it.
+  void ContinueAs(Collective& next) {
+    next.predecessor = this;
+    Origin().others_calls.Join(next.others_calls);
+    Origin().drain_number.Join(next.drain_number);
+  }
   // `member`, or this rank, makes no more calls before the others come to its drain: it waits in
   // one of this collective, or of another.
   bool WaitsInDrain(Rank member) const {

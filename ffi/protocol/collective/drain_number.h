@@ -67,6 +67,10 @@ class DrainNumber {
     if (IsNews(drain.sequence)) given_up_ = drain;
   }
   std::optional<CallId> given_up() const { return given_up_; }
+  // A drain was given up in a collective that has turned out to be a successor.
+  void Join(const DrainNumber& successor) {
+    if (successor.given_up_) RecordGivenUp(*successor.given_up_);
+  }
 
  private:
   bool IsNews(Sequence drain) const { return !last_ || drain > *last_; }

@@ -26,6 +26,11 @@ class OthersCalls {
     newest_at_ = now;
   }
 
+  // Some of their calls were seen in a collective that has turned out to be a successor.
+  void Join(const OthersCalls& successor) {
+    if (successor.newest_ > newest_) *this = successor;
+  }
+
   // A rank waits for the next call. If the others wait for that rank, outside of the session, it
   // waits in vain: the time until the next call tells nothing.
   void RecordWait() { awaited_ = true; }

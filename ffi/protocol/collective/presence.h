@@ -43,9 +43,12 @@ class Presence {
     ranks_[rank].drains = false;
     ranks_[rank].waits_after = skipped;
   }
-  // It waits for the call that this rank is about to make.
-  void RecordReturn(Rank rank) {
-    ranks_[rank].waits_after.reset();
+  // This rank is about to make a call of the collective: the rank waits for it, unless it has gone
+  // on, and waits elsewhere or not at all.
+  void RecordReturn(Rank rank, CollectiveId collective) {
+    std::optional<CallId>& skipped = ranks_[rank].waits_after;
+    if (!skipped || skipped->collective != collective) return;
+    skipped.reset();
     RecordCall(rank, newest_ + 1);
   }
   // The call has ended, and nothing of the rank's program has come.

@@ -45,6 +45,8 @@ CallGate::Pass CallGate::StartPending(Instant now) {
       ++i;
       continue;
     }
+    // The others can have made calls in the present view before the first one of this rank.
+    if (!origin.submitted) (void)CollectiveInView(origin, catch_up_.UsualNumber(origin, next));
     if (EndGivenUpDrain(now, pending_[i], origin)) {
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
       pass.started = true;
@@ -112,7 +114,7 @@ Result<Collective*> CallGate::CollectiveInView(Collective& origin, Sequence sequ
     if (!found.ok()) return found.status();
     Collective& next = *found.value();
     if (next.predecessor == nullptr) {
-      next.predecessor = in_view;
+      in_view->ContinueAs(next);
       // All members that are left know from the agreement whether there was a call.
       if (next_first > first) {
         in_view->final_drain = Collective::FinalDrain::kWanted;

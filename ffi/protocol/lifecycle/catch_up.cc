@@ -229,7 +229,7 @@ void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence 
 void CatchUp::AnswerReturned(Collective& collective, Sequence number) {
   for (const MemberIndex member : collective.returned) {
     TellBegun(collective, member, number);
-    collective.presence->RecordReturn(collective.RankOf(member));
+    collective.presence->RecordReturn(collective.RankOf(member), collective.id);
   }
   collective.returned.clear();
 }

@@ -48,8 +48,11 @@ class CatchUp {
     // The call is over before it begins.
     bool over() const { return passes || ended; }
   };
-  // `origin` is the collective of the submission, whose sequence is its position; `since` is when
-  // the program has made the call.
+  // `origin` is the collective of the submission, whose sequence is its position.
+  //
+  // The number of the call if it skips no more; it has no lower one.
+  Sequence UsualNumber(const Collective& origin, const Submission& submission);
+  // `since` is when the program has made the call.
   Turn Find(Instant now, Instant since, const Collective& origin, const Submission& submission);
   // The turn of a call that the program has given up.
   Turn FindGivenUp(const Collective& origin, const Submission& submission);
@@ -74,8 +77,6 @@ class CatchUp {
   void TellBegun(const Collective& collective, MemberIndex member, Sequence number);
   void TellOthers(const Collective& collective, const SentInfo& info);
   bool Applies(const Collective& origin) const;
-  // The number of the call if it skips no more.
-  Sequence UsualNumber(const Collective& origin, const Submission& submission);
   Turn FindDrain(const Collective& origin, Sequence least) const;
   // The turn of a call that is over for the others, whose next one is `next`.
   Turn FindBehind(Instant now, Instant since, const Collective& origin, Sequence usual,
