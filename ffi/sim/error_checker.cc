@@ -112,13 +112,17 @@ bool ErrorChecker::NamesUncalled(const SimCallRecord& record, const Status& stat
 
 void ErrorChecker::CheckTooLong(Instant now, const SimCallRecord& record, const Status& status) {
   const std::uint64_t limit_us = log_.scenario.call_timeout_us;
-  if (limit_us == 0 || !record.WaitsForAll()) {
+  const bool held = Contains(status.message(), "for the ranks to agree");
+  // Others that have gone may leave too few to agree on.
+  const bool parted = held && std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
+                        return Gone(record.rank, member);
+                      });
+  if (limit_us == 0 || !(record.WaitsForAll() || parted)) {
     return log_.Fail(now, record.rank, "a call that has no such limit failed: " + status.message());
   }
   if (now - record.submitted_at < microseconds(limit_us)) {
     log_.Fail(now, record.rank, "a call failed before its limit: " + status.message());
   }
-  const bool held = Contains(status.message(), "for the ranks to agree");
   if (held || NamesUncalled(record, status)) return;
   log_.Fail(now, record.rank, "without naming a rank that has not called, " + status.message());
 }

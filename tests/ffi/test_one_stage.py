@@ -104,6 +104,24 @@ def test_an_exact_gather_goes_on_without_a_rank_that_has_left_and_given_its_part
     assert session.done[0][0].error == ""
 
 
+def test_a_gather_waits_for_the_part_of_a_rank_that_is_past_the_call():
+    session = Recorded(2, operation="all_gather", mismatch_timeout_s=1.0)
+    session.hold(2, 1)  # the part of rank 1
+    # Rank 0 hears that rank 1 makes the call before its own program does.
+    session.call(1)
+    session.run(0.1)
+    session.call(0)
+    session.run(0.1)
+    assert session.done[1][0].error == ""
+    after = np.ones(300, np.float32)
+    session.submit(1, after, name="after", fingerprint=2, token=1)
+    session.run(3.0)
+    assert not session.done[0]
+    session.release()
+    session.run(0.1)
+    assert session.done[0][0].error == ""
+
+
 def test_a_skipped_scatter_joins_the_next_one():
     session = Session(2, "bounded", operation="reduce_scatter")
     session.call(0)

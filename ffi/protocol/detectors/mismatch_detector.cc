@@ -189,7 +189,9 @@ Status MismatchDetector::FindCrossed(Instant now, const Exchange& exchange) {
     return {};
   for (const MemberIndex member : ours.others) {
     // It may be past the call, with a result that is still to come here.
-    if (exchange.heard(member) || !exchange.WaitsFor(member)) continue;
+    const auto& newest = ours.newest_call[member.index()];
+    const bool announced = newest && newest->sequence == exchange.call().sequence;
+    if (announced || exchange.heard(member) || !exchange.WaitsFor(member)) continue;
     for (const Peer::Waiting& report : peers_[ours.RankOf(member)]->waiting) {
       if (!IsElsewhere(now, exchange, report)) continue;
       RecordDisagreements(ours);
