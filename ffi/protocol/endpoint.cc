@@ -394,7 +394,8 @@ void Endpoint::HandleAnnounced(Instant now, const Header& header, Collective& co
   collective.RecordCalled(now, from, sequence, /*skipped=*/returned);
   if (returned) {
     CallPolicy::RecordReturn(now, collective, from, sequence);
-    return gate_.HandleReturn(now, collective, from, sequence);
+    const bool patient = (header.flags & kFlagPatient) != 0;
+    return gate_.HandleReturn(now, collective, from, sequence, patient);
   }
   collective.RecordPresent(from, sequence);
   auto& announced = collective.announced_at[from.index()];

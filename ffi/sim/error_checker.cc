@@ -101,10 +101,13 @@ bool ErrorChecker::SaysMinority(const Status& status) const {
   });
 }
 
-bool ErrorChecker::NamesUncalled(const SimCallRecord& record, const Status& status) const {
+bool ErrorChecker::NamesUncalled(Instant now, const SimCallRecord& record,
+                                 const Status& status) const {
   return std::ranges::any_of(record.collective.spec.members, [&](Rank member) {
     const bool called = std::ranges::any_of(log_.calls, [&](const SimCallRecord& other) {
-      return other.rank == member && other.submitted && other.call == record.call;
+      // The news of a call takes a while.
+      const bool known = other.submitted && other.submitted_at + bounds_.Lag() < now;
+      return other.rank == member && known && other.call == record.call;
     });
     return member != record.rank && !called && Names(status.message(), member);
   });
@@ -123,7 +126,7 @@ void ErrorChecker::CheckTooLong(Instant now, const SimCallRecord& record, const 
   if (now - record.submitted_at < microseconds(limit_us)) {
     log_.Fail(now, record.rank, "a call failed before its limit: " + status.message());
   }
-  if (held || NamesUncalled(record, status)) return;
+  if (held || NamesUncalled(now, record, status)) return;
   log_.Fail(now, record.rank, "without naming a rank that has not called, " + status.message());
 }
 

@@ -27,7 +27,7 @@ class ErrorChecker {
   bool EndedItself(Instant now, const SimCallRecord& record, const Status& status) const;
   // Where a call waits for a rank that answers and does not call.
   void CheckTooLong(Instant now, const SimCallRecord& record, const Status& status);
-  bool NamesUncalled(const SimCallRecord& record, const Status& status) const;
+  bool NamesUncalled(Instant now, const SimCallRecord& record, const Status& status) const;
   void CheckMismatch(Instant now, const SimCallRecord& record, const Status& status);
   bool NamesOther(const SimCallRecord& record, const Status& status) const;
   // The error names a member that is gone, at the time when it may be.

@@ -83,6 +83,16 @@ def test_ranks_wait_less_often_the_more_waits_were_in_vain():
     assert sum(waits[100:]) < 10
 
 
+def test_brief_waits_in_vain_do_not_count():
+    clock = native.StepClock()
+    for _ in range(20):
+        clock.call(0)
+        clock.wait(patient=False)
+        clock.pass_()
+    clock.call(0)
+    assert all(clock.is_patient(call) for call in range(64))
+
+
 def test_several_waits_in_vain_of_one_step_count_once():
     clock = native.StepClock()
     for collective in range(10):

@@ -99,7 +99,7 @@ void Bind(nb::module_& m) {
            [](StepClock& self, std::uint32_t collective) { self.Call(CollectiveId(collective)); })
       .def("is_patient",
            [](const StepClock& self, std::uint32_t next) { return self.IsPatient(Sequence(next)); })
-      .def("wait", &StepClock::Wait)
+      .def("wait", &StepClock::Wait, nb::arg("patient") = true)
       .def("join", &StepClock::Join)
       .def("pass_", &StepClock::Pass);
 

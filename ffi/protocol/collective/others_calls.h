@@ -31,8 +31,8 @@ class OthersCalls {
     if (successor.newest_ > newest_) *this = successor;
   }
 
-  // A rank waits for the next call. If the others wait for that rank, outside of the session, it
-  // waits in vain: the time until the next call tells nothing.
+  // A rank waits for the next call, possibly for long. If the others wait for that rank, outside of
+  // the session, it waits in vain: the time until the next call tells nothing.
   void RecordWait() { awaited_ = true; }
 
   // The newest call that some other member has made.

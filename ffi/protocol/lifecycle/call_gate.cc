@@ -147,7 +147,7 @@ bool CallGate::MustWait(Instant now, PendingCall& pending, const CatchUp::Turn& 
     if (drain) pending.waits_for = &in_view;
     if (pending.number != turn.number) lifecycle_.SkipTo(now, in_view, turn.number, drain);
     if (pending.number != turn.number && !drain) {
-      catch_up_.Wait(now, in_view, turn.number);
+      catch_up_.Wait(now, in_view, turn);
       lifecycle_.SpareAbsent(now);
     }
     pending.number = turn.number;

@@ -50,8 +50,9 @@ class CallGate {
   // Starts the pending calls, and the final drains, that can begin. True if it has suspected a
   // member: the membership may change.
   bool Start(Instant now);
-  void HandleReturn(Instant now, Collective& collective, MemberIndex member, Sequence skipped) {
-    catch_up_.HandleReturn(collective, member, skipped);
+  void HandleReturn(Instant now, Collective& collective, MemberIndex member, Sequence skipped,
+                    bool patient) {
+    catch_up_.HandleReturn(collective, member, skipped, patient);
     lifecycle_.SpareAbsent(now);
   }
   // An adopted view contains this rank. Voids collectives that only removed members have called:

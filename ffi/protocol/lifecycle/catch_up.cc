@@ -70,16 +70,21 @@ CatchUp::Turn CatchUp::FindBehind(Instant now, Instant since, const Collective& 
                                   Sequence usual, Sequence next) const {
   if (front_.FindOthers(origin).empty()) return {.number = next};
   const OthersCalls& calls = origin.others_calls;
-  // Ranks that are in step make the call at the same time, and the news is under way.
-  const Instant due = clock_.IsPatient(next)
-                          ? std::min(SaturatingAdd(calls.NextDue(), LongestWaitOfOthers()),
-                                     SaturatingAdd(since, session_.options.peer_timeout))
-                          : SaturatingAdd(since, calls.Interval() / kIntervalsPerBriefWait);
+  const std::optional<Rank> going_on = front_.FindGoingOn(origin);
+  const bool goes_on = going_on == session_.options.rank;
+  // Ranks that are in step make the call at the same time, and the news is under way. A rank that
+  // goes on comes here from another call.
+  const bool patient = clock_.IsPatient(next) || (going_on && !goes_on);
+  const Instant due = patient ? std::min(SaturatingAdd(calls.NextDue(), LongestWaitOfOthers()),
+                                         SaturatingAdd(since, session_.options.peer_timeout))
+                              : SaturatingAdd(since, calls.Interval() / kIntervalsPerBriefWait);
   const bool passing = clock_.state() == StepClock::State::kPassing;
-  if (now >= due || passing || OthersWait(now) || front_.HasToGoOn(origin)) {
+  if (now >= due || passing || goes_on || OthersWait(now)) {
     return {.number = usual, .passes = true};
   }
-  return {.number = next, .waits_until = due};
+  // Without a known interval it can be too short.
+  const bool known = calls.Interval() > Duration::zero();
+  return {.number = next, .waits_until = due, .patient = patient && known};
 }
 
 Duration CatchUp::LongestWaitOfOthers() const {
@@ -91,13 +96,14 @@ Duration CatchUp::LongestWaitOfOthers() const {
   return longest;
 }
 
-void CatchUp::Wait(Instant now, Collective& collective, Sequence number) {
-  clock_.Wait();
-  collective.Origin().others_calls.RecordWait();
-  const CallId skipped{.collective = collective.id, .sequence = Sequence(number.value() - 1)};
+void CatchUp::Wait(Instant now, Collective& collective, const Turn& turn) {
+  clock_.Wait(turn.patient);
+  if (turn.patient) collective.Origin().others_calls.RecordWait();
+  const CallId skipped{.collective = collective.id, .sequence = Sequence(turn.number.value() - 1)};
   collective.presence->RecordSelf(/*takes_part=*/false);
   CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
-  TellOthers(collective, {.kind = DatagramKind::kReturned, .call = skipped});
+  const std::uint8_t flags = turn.patient ? kFlagPatient : 0;
+  TellOthers(collective, {.kind = DatagramKind::kReturned, .flags = flags, .call = skipped});
 }
 
 void CatchUp::Begin(const Turn& turn, bool waited, Collective& origin, Submission& submission) {
@@ -152,9 +158,11 @@ bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
     if (call.sequence != number) return;
     open = true;
     const ReduceScatterStage& stage = found.exchange.reduce_scatter();
+    const Collective& collective = found.exchange.collective();
     // This rank's shard can be complete without its own contribution, while the others wait for
     // those to theirs.
-    const bool complete = stage.closed() && found.exchange.all_gather().complete();
+    const bool closed = stage.closed() || collective.layout.SegmentsOf(collective.self) == 0;
+    const bool complete = closed && found.exchange.all_gather().complete();
     over = stage.expired() || complete || !found.exchange.program().uncalled();
   });
   if (open) return over;
@@ -211,9 +219,10 @@ bool CatchUp::Tell(Collective& origin, Sequence least) {
   return true;
 }
 
-void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped) {
+void CatchUp::HandleReturn(Collective& collective, MemberIndex member, Sequence skipped,
+                           bool patient) {
   std::vector<MemberIndex>& returned = collective.returned;
-  collective.Origin().others_calls.RecordWait();
+  if (patient) collective.Origin().others_calls.RecordWait();
   if (collective.submitted && *collective.submitted > skipped) {
     return TellBegun(collective, member, *collective.submitted);
   }

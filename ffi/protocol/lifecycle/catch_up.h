@@ -43,6 +43,7 @@ class CatchUp {
     Sequence number;
     Instant waits_until{};  // unless something happens before; kNever: only what happens ends it
     bool tells = false;     // the call is a drain whose number the others have to know
+    bool patient = false;   // it can wait for long
     bool passes = false;    // the others are past the call
     bool ended = false;     // the others make no more calls, or none before a drain
     // The call is over before it begins.
@@ -58,7 +59,7 @@ class CatchUp {
   Turn FindGivenUp(const Collective& origin, const Submission& submission);
   // A call waits until the others begin the one of that number. Tells them, who announce that, and
   // wait for the data of this rank again.
-  void Wait(Instant now, Collective& collective, Sequence number);
+  void Wait(Instant now, Collective& collective, const Turn& turn);
   // The call begins: the submission gets its number. `waited`: for the others to begin theirs.
   void Begin(const Turn& turn, bool waited, Collective& origin, Submission& submission);
 
@@ -68,8 +69,8 @@ class CatchUp {
   // Tells the others the least number of a drain that this rank waits in. False if they know.
   bool Tell(Collective& origin, Sequence least);
 
-  // A member waits until the others begin a call after `skipped`.
-  void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped);
+  // A member waits until the others begin a call after `skipped`, possibly for long.
+  void HandleReturn(Collective& collective, MemberIndex member, Sequence skipped, bool patient);
   // This rank begins a call: members that wait for it may not be owners, whom its data shows that.
   void AnswerReturned(Collective& collective, Sequence number);
 

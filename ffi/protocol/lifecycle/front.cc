@@ -46,9 +46,10 @@ bool Front::Drains(const Collective& origin) const {
          std::ranges::all_of(ranks, [&](Rank member) { return origin.WaitsInDrain(member); });
 }
 
-bool Front::HasToGoOn(const Collective& origin) const {
+std::optional<Rank> Front::FindGoingOn(const Collective& origin) const {
   std::vector<Rank> stopped{session_.options.rank};
-  return HasStopped(origin, stopped) && std::ranges::min(stopped) == session_.options.rank;
+  if (!HasStopped(origin, stopped)) return std::nullopt;
+  return std::ranges::min(stopped);
 }
 
 bool Front::HasStopped(const Collective& origin, std::vector<Rank>& stopped) const {

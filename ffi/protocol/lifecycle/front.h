@@ -9,6 +9,7 @@
 #ifndef FFI_PROTOCOL_LIFECYCLE_FRONT_H_
 #define FFI_PROTOCOL_LIFECYCLE_FRONT_H_
 
+#include <optional>
 #include <vector>
 
 #include "ffi/base/ids.h"
@@ -26,9 +27,9 @@ class Front {
   std::vector<Rank> FindOthers(const Collective& origin) const;
   // The others make no call before this rank comes to their drain: those in front wait there.
   bool Drains(const Collective& origin) const;
-  // This rank waits for the next call of the others. True if all have come to a stop, and it is the
-  // one that goes on: the lowest of those that wait, so that the others can meet it.
-  bool HasToGoOn(const Collective& origin) const;
+  // This rank waits for the next call of the others. If all have come to a stop, the rank that goes
+  // on: the lowest of those that wait, so that the others can meet it.
+  std::optional<Rank> FindGoingOn(const Collective& origin) const;
 
  private:
   // The others that are in front; all, if none is known to be.

@@ -44,18 +44,25 @@ class StepClock {
   // After a wait in vain a rank is patient in half of the steps, then in a quarter: in calls of the
   // same numbers as other ranks that are behind, so that they get in step together. Ranks that pass
   // each other skip every second call or more.
+  //
+  // A wait that is patient stays so.
   bool IsPatient(Sequence next) const {
+    if (state_ == State::kWaiting && patient_) return true;
     return next.value() / kCallsWithWaits % (1U << waits_in_vain_) == 0;
   }
-  void Wait() { state_ = State::kWaiting; }
+  void Wait(bool patient) {
+    state_ = State::kWaiting;
+    patient_ = patient;
+  }
   // The wait ends, since the others have begun their next call.
   void Join() {
     state_ = State::kJoined;
     waits_in_vain_ = 0;
   }
-  // The call is over before it begins. Several waits of one step count as one.
+  // The call is over before it begins. Several waits of one step count as one, brief ones as none.
   void Pass() {
-    if (state_ == State::kWaiting) waits_in_vain_ = std::min(waits_in_vain_ + 1, kWaitsInVainMax);
+    const bool in_vain = state_ == State::kWaiting && patient_;
+    if (in_vain) waits_in_vain_ = std::min(waits_in_vain_ + 1, kWaitsInVainMax);
     state_ = State::kPassing;
   }
 
@@ -65,6 +72,7 @@ class StepClock {
   static constexpr std::uint32_t kCallsWithWaits = 4;
 
   State state_ = State::kInStep;
+  bool patient_ = false;  // the newest wait can be long
   std::uint64_t step_ = 0;
   std::map<CollectiveId, std::uint64_t> step_of_;  // the newest in which each was called
   int waits_in_vain_ = 0;                          // those after the newest step in time

@@ -90,6 +90,9 @@ inline constexpr std::uint8_t kFlagSenderToo = 16;
 // Flag of kDraining.
 // Chosen: bit 0; the sender has begun the drain, under this number.
 inline constexpr std::uint8_t kFlagBegun = 1;
+// Flag of kReturned.
+// Chosen: bit 0; the wait can be so long that the others wait for the sender in vain meanwhile.
+inline constexpr std::uint8_t kFlagPatient = 1;
 // Flags of a contribution or a result.
 // Chosen: bit 0; the payload holds this segment and following ones, each rounded, as many as fill
 // it.
