@@ -158,11 +158,9 @@ bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
     if (call.sequence != number) return;
     open = true;
     const ReduceScatterStage& stage = found.exchange.reduce_scatter();
-    const Collective& collective = found.exchange.collective();
     // This rank's shard can be complete without its own contribution, while the others wait for
     // those to theirs.
-    const bool closed = stage.closed() || collective.layout.SegmentsOf(collective.self) == 0;
-    const bool complete = closed && found.exchange.all_gather().complete();
+    const bool complete = stage.closed() && found.exchange.all_gather().complete();
     over = stage.expired() || complete || !found.exchange.program().uncalled();
   });
   if (open) return over;
