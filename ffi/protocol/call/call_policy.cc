@@ -190,7 +190,14 @@ std::vector<MemberIndex> CallPolicy::FindAbsent() const {
   const bool few = 2 * absent.size() < collective_.layout.members();
   const auto drains = [this](Rank member) { return collective_.WaitsInDrain(member); };
   const bool waits = !few && !LosesLate() && std::ranges::none_of(collective_.spec.members, drains);
-  return waits ? std::vector<MemberIndex>() : absent;
+  if (waits) std::erase_if(absent, [this](MemberIndex member) { return !WaitsElsewhere(member); });
+  return absent;
+}
+
+// The member makes this call only after the others have begun another one.
+bool CallPolicy::WaitsElsewhere(MemberIndex member) const {
+  const auto skipped = collective_.presence->WaitsAfter(collective_.RankOf(member));
+  return skipped && (skipped->collective != collective_.id || skipped->sequence >= sequence_);
 }
 
 bool CallPolicy::HandleLate(Instant now, MemberIndex from, const Header& header,

@@ -178,6 +178,7 @@ class CallPolicy {
     return policy(HasAllGather(collective_.spec) ? Stage::kAllGather : Stage::kReduceScatter);
   }
   bool Absent(MemberIndex member) const;
+  bool WaitsElsewhere(MemberIndex member) const;
   // When the sender of the segment began its stage; not before the opening.
   Instant BeganAt(Instant now, const Header& header) const;
 

@@ -101,6 +101,7 @@ void CatchUp::Wait(Instant now, Collective& collective, const Turn& turn) {
   if (turn.patient) collective.Origin().others_calls.RecordWait();
   const CallId skipped{.collective = collective.id, .sequence = Sequence(turn.number.value() - 1)};
   collective.presence->RecordSelf(/*takes_part=*/false);
+  collective.presence->RecordWait(session_.options.rank, skipped);
   CallPolicy::RecordReturn(now, collective, collective.self, skipped.sequence);
   const std::uint8_t flags = turn.patient ? kFlagPatient : 0;
   TellOthers(collective, {.kind = DatagramKind::kReturned, .flags = flags, .call = skipped});
@@ -112,6 +113,7 @@ void CatchUp::Begin(const Turn& turn, bool waited, Collective& origin, Submissio
   } else if (waited) {
     clock_.Join();
   }
+  if (turn.passes && origin.presence != nullptr) origin.presence->EndWait(session_.options.rank);
   if (turn.ended) ++origin.outlasting;
   if (submission.drain) {
     origin.drain_number.Begin(turn.number);
