@@ -419,6 +419,19 @@ def test_a_slow_rank_that_begins_every_second_call_in_time_is_a_straggler():
         assert controller.straggles(3) or call < 10
 
 
+def test_a_rank_that_is_late_to_two_calls_is_no_straggler_yet():
+    # Programs compile for the first two calls of a step.
+    controller, transfer = make_controller(3), 0.0001
+    for call in range(10):
+        controller.begin_call(call * 0.001)
+        assert not any(controller.straggles(source) for source in range(3))
+        for source in range(3):
+            begun = 0.2 if source == 2 and call < 2 else 0.0
+            controller.began(source, begun)
+            if source > 0:
+                controller.arrived(source, begun + transfer, transfer, 1.0)
+
+
 def learned_controller(transfer: float, calls: int = 40, sources: int = 4):
     """A controller after calls of one source each, 50 ms apart."""
     controller = make_controller(sources)

@@ -100,6 +100,20 @@ def test_a_late_rank_and_the_others_do_not_wait_in_two_collectives(seed, late_us
     assert max(call["elapsed_s"] for call in report["calls"][:24]) < 1
 
 
+@pytest.mark.parametrize("seed", [15, 41, 109, 168])
+def test_ranks_that_compile_for_the_first_two_calls_are_waited_for(seed):
+    """JAX compiles a step for its first inputs, and again for its own outputs."""
+    report = assert_holds(
+        f"seed={seed} ranks=3 calls=12 mode=bounded sequential=1 collectives=2 "
+        "elements=9 think_us=300 delay_us=50 late_budget_ppm=10000 "
+        "straggle_ppm=1000000 straggle_us=200000 straggle_end_us=250000 "
+        "reduce_scatter_deadline_us=5000000 all_gather_deadline_us=5000000 "
+        "peer_timeout_us=30000000"
+    )
+    assert not any(call["late"] for call in report["calls"])
+    assert report["counters"]["calls_skipped"] == 0
+
+
 @pytest.mark.parametrize("ranks", [3, 8, 16])
 def test_ranks_that_pause_skip_calls_and_lose_nothing(ranks):
     report = assert_holds(f"{PAUSES} ranks={ranks}")

@@ -47,8 +47,9 @@ constexpr int kStragglerFactor = 4;
 // Chosen: a slow rank that skips every second call begins the others in time; one that pauses is
 // late in fewer than a third.
 constexpr double kStragglerCalls = 1.0 / 3;
-// Chosen: the first call of a program waits for compilers, so two calls are no evidence yet.
-constexpr std::size_t kBeginningsMin = 3;
+// Chosen: the first two calls of a program wait for compilers, the second since JAX compiles a step
+// anew for its own outputs. Among five calls, two that are late are no more than a third.
+constexpr std::size_t kBeginningsMin = 5;
 
 // The remaining weight of this many calls, as a number of calls.
 double WeightOf(std::size_t calls) {
