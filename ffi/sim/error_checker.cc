@@ -182,11 +182,12 @@ Instant ErrorChecker::AskedAt(Instant now, Rank rank, Rank peer, const LaneRecor
 ErrorChecker::GiveUpTime ErrorChecker::GiveUpTimeOf(Instant now, const SimCallRecord& record,
                                                     Rank member, const Status& status) const {
   const RankRecord& peer = log_.ranks[member.index()];
-  // A peer that left or ended a call has said so. A refusal at once: this rank gave the peer up in
-  // a call before. The others may have heard a removed rank even longer ago, which RecordView()
-  // checks.
+  // A peer that left or ended a call has said so, and so has one that gave up, whose own error is
+  // checked. A refusal at once: this rank gave the peer up in a call before. The others may have
+  // heard a removed rank even longer ago, which RecordView() checks.
   const bool at_once = peer.left_at || peer.cancelled_at || !record.submitted ||
-                       record.partly_refused || Contains(status.message(), "was removed");
+                       record.partly_refused || Contains(status.message(), "was removed") ||
+                       Contains(status.message(), " has stopped with this error: ");
   GiveUpTime time;
   if (at_once) time.earliest = Instant{};
   for (const LaneRecord& lane : log_.ranks[record.rank.index()].lanes) {
