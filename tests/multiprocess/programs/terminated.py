@@ -58,7 +58,8 @@ try:
     elif WHAT == "loses the exit":
         if rank == 0:
             Hook()
-        jax.block_until_ready(program(given))
+        while True:  # Calls may succeed until another thread has closed the session.
+            jax.block_until_ready(program(given))
     elif WHAT == "computes":
         endless = jax.jit(
             lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 2, lambda x: x @ x, x)
