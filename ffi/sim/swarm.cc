@@ -377,7 +377,7 @@ void Swarm::ChooseSettling() {
   s.ranks = Between(3, 8);
   s.sequential = 1;
   s.collectives = Between(1, 4);
-  s.elements = Wild(16, 2048);
+  s.elements = Wild(1, 2048);
   s.settle_calls = 20;
   s.calls = 100;
   s.compute_us = Wild(1000, 20'000);

@@ -131,6 +131,28 @@ def test_a_rank_in_step_waits_again():
     assert clock.is_patient(5)
 
 
+def test_a_rank_with_complete_calls_in_eight_steps_waits_for_the_next():
+    clock = native.StepClock()
+    waits = []
+    for _ in range(10):
+        clock.call(0)
+        waits.append(clock.waits_for_next())
+        clock.begin_complete()
+    assert waits == [False] * 8 + [True] * 2
+    clock.call(0)
+    clock.call(0)
+    assert not clock.waits_for_next(), "there was a step without"
+
+
+def test_a_rank_that_has_joined_the_others_waits_with_them():
+    clock = waiting_clock()
+    assert not clock.waits_for_next()
+    clock.join()
+    assert clock.waits_for_next()
+    clock.call(0)
+    assert not clock.waits_for_next()
+
+
 # ---- The calls of the others.
 
 

@@ -101,6 +101,8 @@ void Bind(nb::module_& m) {
            [](const StepClock& self, std::uint32_t next) { return self.IsPatient(Sequence(next)); })
       .def("wait", &StepClock::Wait, nb::arg("patient") = true)
       .def("join", &StepClock::Join)
+      .def("begin_complete", &StepClock::BeginComplete)
+      .def("waits_for_next", &StepClock::WaitsForNext)
       .def("pass_", &StepClock::Pass);
 
   nb::class_<SkippedCalls>(m, "SkippedCalls")

@@ -59,7 +59,12 @@ CatchUp::Turn CatchUp::Find(Instant now, Instant since, const Collective& origin
   if (submission.drain) return FindDrain(origin, usual);
   const std::optional<Sequence> newest = origin.others_calls.newest();
   const bool behind = newest && usual <= *newest;
-  if (behind && !IsOver(origin, *newest)) return {.number = *newest};
+  if (behind) {
+    const Progress progress = ProgressOf(origin, *newest);
+    const bool complete = progress == Progress::kComplete;
+    const bool over = progress == Progress::kOver || (complete && clock_.WaitsForNext());
+    if (!over) return {.number = *newest, .complete = complete};
+  }
   const Sequence next = behind ? Sequence(newest->value() + 1) : usual;
   if (OthersHaveEnded(origin, next, submission.sequence)) return {.number = next, .ended = true};
   if (!behind) return {.number = usual};
@@ -114,6 +119,7 @@ void CatchUp::Begin(const Turn& turn, bool waited, Collective& origin, Submissio
     clock_.Join();
   }
   if (turn.passes && origin.presence != nullptr) origin.presence->EndWait(session_.options.rank);
+  if (turn.complete) clock_.BeginComplete();
   if (turn.ended) ++origin.outlasting;
   if (submission.drain) {
     origin.drain_number.Begin(turn.number);
@@ -153,21 +159,31 @@ CatchUp::Turn CatchUp::FindDrain(const Collective& origin, Sequence least) const
   return {.number = number, .waits_until = agreed ? Instant{} : kNever, .tells = true};
 }
 
-bool CatchUp::IsOver(const Collective& origin, Sequence number) const {
-  bool over = false;
+CatchUp::Progress CatchUp::ProgressOf(const Collective& origin, Sequence number) const {
+  Progress progress = Progress::kUnderWay;
   bool open = false;
   ForEachOpen(origin, [&](CallId call, const OpenCall& found) {
     if (call.sequence != number) return;
     open = true;
     const ReduceScatterStage& stage = found.exchange.reduce_scatter();
+    const bool complete = found.exchange.all_gather().complete();
     // This rank's shard can be complete without its own contribution, while the others wait for
     // those to theirs.
-    const bool complete = stage.closed() && found.exchange.all_gather().complete();
-    over = stage.expired() || complete || !found.exchange.program().uncalled();
+    const bool closed = stage.closed() && complete;
+    const Collective& collective = found.exchange.collective();
+    if (stage.expired() || closed || !found.exchange.program().uncalled()) {
+      progress = Progress::kOver;
+    } else if (complete && collective.layout.SegmentsOf(collective.self) == 0) {
+      progress = Progress::kComplete;
+    } else {
+      progress = Progress::kUnderWay;
+    }
   });
-  if (open) return over;
-  ForEachMerged(origin, [&](Sequence merged) { over = over || merged >= number; });
-  return over;
+  if (open) return progress;
+  ForEachMerged(origin, [&](Sequence merged) {
+    if (merged >= number) progress = Progress::kOver;
+  });
+  return progress;
 }
 
 Sequence CatchUp::FirstDrain(const Collective& origin) const {

@@ -10,6 +10,7 @@
 #ifndef FFI_PROTOCOL_LIFECYCLE_CATCH_UP_H_
 #define FFI_PROTOCOL_LIFECYCLE_CATCH_UP_H_
 
+#include <cstdint>
 #include <optional>
 
 #include "ffi/base/ids.h"
@@ -46,6 +47,7 @@ class CatchUp {
     bool patient = false;   // it can wait for long
     bool passes = false;    // the others are past the call
     bool ended = false;     // the others make no more calls, or none before a drain
+    bool complete = false;  // all its results have come
     // The call is over before it begins.
     bool over() const { return passes || ended; }
   };
@@ -82,8 +84,13 @@ class CatchUp {
   // The turn of a call that is over for the others, whose next one is `next`.
   Turn FindBehind(Instant now, Instant since, const Collective& origin, Sequence usual,
                   Sequence next) const;
-  // The call is over for the others, or about to be: nothing that is sent for it now is in time.
-  bool IsOver(const Collective& origin, Sequence number) const;
+  // A call of the others that this rank has not made.
+  enum class Progress : std::uint8_t {
+    kUnderWay,
+    kComplete,  // all results have come, and this rank owns none of them
+    kOver,      // nothing that is sent for it now is in time
+  };
+  Progress ProgressOf(const Collective& origin, Sequence number) const;
   // The least number of a drain: calls of lower ones are over, though this rank has not called
   // them, or are of an earlier view.
   Sequence FirstDrain(const Collective& origin) const;

@@ -34,6 +34,8 @@ class StepClock {
       return;
     }
     if (state_ == State::kInStep) waits_in_vain_ = 0;
+    steps_behind_ = behind_ ? steps_behind_ + 1 : 0;
+    behind_ = false;
     state_ = State::kInStep;
     at->second = ++step_;
   }
@@ -59,6 +61,11 @@ class StepClock {
     state_ = State::kJoined;
     waits_in_vain_ = 0;
   }
+  // A call begins here whose results are all there: the others may be past it.
+  void BeginComplete() { behind_ = true; }
+  // Whether to wait for the next call instead: the others come to it if this rank has joined them,
+  // and a rank that was behind in each of the newest steps would stay so.
+  bool WaitsForNext() const { return state_ == State::kJoined || steps_behind_ >= kStepsBehindMax; }
   // The call is over before it begins. Several waits of one step count as one, brief ones as none.
   void Pass() {
     const bool in_vain = state_ == State::kWaiting && patient_;
@@ -70,12 +77,16 @@ class StepClock {
   // Chosen: a rank that others wait for outside of the session waits in one of 64 calls.
   static constexpr int kWaitsInVainMax = 6;
   static constexpr std::uint32_t kCallsWithWaits = 4;
+  // Chosen: a rank that is slower than the others meets them more often than that.
+  static constexpr int kStepsBehindMax = 8;
 
   State state_ = State::kInStep;
   bool patient_ = false;  // the newest wait can be long
   std::uint64_t step_ = 0;
   std::map<CollectiveId, std::uint64_t> step_of_;  // the newest in which each was called
   int waits_in_vain_ = 0;                          // those after the newest step in time
+  bool behind_ = false;                            // a call of this step was complete
+  int steps_behind_ = 0;                           // the newest ones with such a call
 };
 
 }  // namespace optireduce
