@@ -1,121 +1,118 @@
 """The tables of `accuracy.py`."""
 
-import os
-import platform
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from results import Row, having
 
-TITLES = {
-    "fashion": "Fashion-MNIST: a convolutional network of {parameters:,} parameters",
-    "text": "Text: a character transformer of {parameters:,} parameters",
-}
-OPTIMIZERS = {"sgd": "SGD with momentum", "adamw": "AdamW"}
+TITLES = {"fashion": "Fashion-MNIST", "text": "text"}
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW"}
 
 
-def tables(rows: Sequence[Row], processes: int) -> str:
-    """Returns one table for each task and optimizer, in Markdown.
+def tables(rows: Sequence[Row]) -> str:
+    """Returns two tables in Markdown: accuracies, and the costs of each scheme.
 
     Args:
       rows: figures of the cells, as from `accuracy_train.py`.
-      processes: number of ranks.
     """
-    one = rows[0]
-    deadline = f"{one['deadline_ms']:g} ms" if one["deadline_ms"] else "learned"
+    seeds = len({row["seed"] for row in rows})
+    shares = _shares_lost(rows)
     setting = (
-        f"{processes} ranks on one host with {len(os.sched_getaffinity(0))} cores, "
-        f"Python {'.'.join(platform.python_version_tuple()[:2])} (and its text), "
-        f"{one['steps']} steps, {len({row['seed'] for row in rows})} seed(s); deadline "
-        f"of `lossy` and `bounded`: {deadline}"
+        f"{rows[0]['steps']} steps, {seeds} seed(s). Accuracy of `exact` in percent, "
+        "and standard deviation; differences from the run with the same seed, in "
+        f"points; {', '.join(map(_network, shares))}:"
     )
-    if having(rows, condition="straggler"):
-        setting += f"; the straggler sleeps {one['straggler_ms']:g} ms in each step"
-    parts = [f"{setting}."]
-    for task in TITLES:
-        for optimizer in OPTIMIZERS:
-            chosen = having(rows, task=task, optimizer=optimizer)
-            if chosen:
-                parts.append(_table(task, optimizer, chosen))
-    return "\n\n".join(parts)
+    return "\n\n".join([setting, _accuracies(rows, shares), _costs(rows)])
 
 
-def _table(task: str, optimizer: str, rows: Sequence[Row]) -> str:
-    reference = {
-        row["seed"]: row for row in having(rows, scheme="exact", condition="0")
-    }
-    title = TITLES[task].format(**rows[0])
-    lines = [f"### {title}, {OPTIMIZERS[optimizer]}", ""]
-    if reference:
-        accuracies = [100 * np.mean(r["accuracy_by_rank"]) for r in reference.values()]
-        spread = (
-            f"`exact`: {np.mean(accuracies):.2f} %, standard deviation over "
-            f"{len(accuracies)} seed(s) {_deviation(accuracies):.2f} points."
-        )
-        lines += [spread, ""]
-    columns = _columns(reference)
-    lines.append("| network | scheme | " + " | ".join(columns) + " |")
-    lines.append("| --- | --- |" + " --: |" * len(columns))
-    conditions = sorted({row["condition"] for row in rows}, key=_order)
-    for condition in conditions:
-        for scheme in dict.fromkeys(row["scheme"] for row in rows):
-            cell = having(rows, condition=condition, scheme=scheme)
-            if cell:
-                values = (str(column(cell)) for column in columns.values())
-                network = _network(condition)
-                if len(cell) < len(reference):
-                    network += f" ({len(cell)} of {len(reference)} seeds)"
-                lines.append(f"| {network} | `{scheme}` | " + " | ".join(values) + " |")
+def _accuracies(rows: Sequence[Row], lost: Sequence[int]) -> str:
+    """Returns a line for each training, with a column for each scheme."""
+    schemes = [name for name in _schemes(rows) if name != "exact"]
+    lines = _head(["training", "`exact`", *map(_code, schemes)], 1)
+    for (task, title), (optimizer, name) in itertools.product(
+        TITLES.items(), OPTIMIZERS.items()
+    ):
+        chosen = having(rows, task=task, optimizer=optimizer)
+        exact = having(chosen, scheme="exact", lost_percent=0)
+        if not exact:
+            continue
+        reference = {row["seed"]: _accuracy(row) for row in exact}
+        accuracies = list(reference.values())
+        cells = [f"{np.mean(accuracies):.2f} ± {_deviation(accuracies):.2f}"]
+        for scheme in schemes:
+            found = [having(chosen, scheme=scheme, lost_percent=each) for each in lost]
+            cells.append(
+                ", ".join(_difference(runs, reference) for runs in found if runs)
+            )
+        lines.append(_line([f"{title}, {name}", *cells]))
     return "\n".join(lines)
 
 
-def _columns(reference: dict[int, Row]) -> dict[str, Callable[[Sequence[Row]], str]]:
-    """Returns the columns: heading -> content for the runs (one per seed) of a cell."""
-
-    def accuracy(rows: Sequence[Row]) -> str:
-        return f"{100 * _mean(rows, 'accuracy_by_rank'):.2f} %"
-
-    def worst(rows: Sequence[Row]) -> str:
-        return f"{100 * np.mean([min(row['accuracy_by_rank']) for row in rows]):.2f} %"
-
-    def against_exact(rows: Sequence[Row]) -> str:
-        pairs = [
-            (row, reference[row["seed"]]) for row in rows if row["seed"] in reference
-        ]
-        if not pairs:
-            return "-"
-        differences = [
-            100 * (np.mean(a["accuracy_by_rank"]) - np.mean(b["accuracy_by_rank"]))
-            for a, b in pairs
-        ]
-        return f"{np.mean(differences):+.2f}"
-
-    return {
-        "accuracy": accuracy,
-        "worst rank": worst,
-        "against `exact`, points": against_exact,
-        "drift": lambda rows: _share(_mean(rows, "drift")),
-        "ms a step": lambda rows: f"{_mean(rows, 'step_ms'):.0f}",
-        "contributions missing": lambda rows: _share(
-            _mean(rows, "missing_contributions")
+def _costs(rows: Sequence[Row]) -> str:
+    """Returns a line for each mode and network: means over the trainings."""
+    columns = {
+        "ms a step": lambda runs: f"{_mean(runs, 'step_ms'):.0f}",
+        "contributions missing": lambda runs: _share(
+            _mean(runs, "missing_contributions")
         ),
-        "results missing": lambda rows: _share(_mean(rows, "missing_results")),
+        "results missing": lambda runs: _share(_mean(runs, "missing_results")),
+        "drift": lambda runs: _share(_mean(runs, "drift")),
     }
+    lines = _head(["scheme", "network", *columns], 2)
+    for scheme in _schemes(rows):
+        if scheme.endswith("late"):
+            continue  # Its calls are those of `exact`.
+        of_scheme = having(rows, scheme=scheme)
+        for lost in _shares_lost(of_scheme):
+            runs = having(of_scheme, lost_percent=lost)
+            cells = [column(runs) for column in columns.values()]
+            lines.append(_line([_code(scheme), _network(lost), *cells]))
+    return "\n".join(lines)
 
 
-def _order(condition: str) -> float:
-    return np.inf if condition == "straggler" else float(condition)
+def _schemes(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["scheme"] for row in rows))
 
 
-def _network(condition: str) -> str:
-    if condition == "straggler":
-        return "one slow rank"
-    return f"{condition} % lost" if float(condition) else "clean"
+def _head(names: Sequence[str], texts: int) -> list[str]:
+    """Returns two lines; the columns after the texts are numbers."""
+    return [_line(names), _line(["---"] * texts + ["--:"] * (len(names) - texts))]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(scheme: str) -> str:
+    mode, comma, step = scheme.partition(",")
+    return scheme if mode.endswith("late") else f"`{mode}`{comma}{step}"
+
+
+def _accuracy(row: Row) -> float:
+    """Returns the mean over the ranks, in percent."""
+    return 100 * float(np.mean(row["accuracy_by_rank"]))
+
+
+def _difference(runs: Sequence[Row], reference: dict[int, float]) -> str:
+    paired = [
+        _accuracy(row) - reference[row["seed"]]
+        for row in runs
+        if row["seed"] in reference
+    ]
+    return f"{np.mean(paired):+.2f}" if paired else "-"
+
+
+def _shares_lost(rows: Sequence[Row]) -> list[int]:
+    return sorted({row["lost_percent"] for row in rows})
+
+
+def _network(lost: int) -> str:
+    return f"{lost} % lost" if lost else "no loss"
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    """Returns the mean over the seeds, and over the ranks for values by rank."""
-    return float(np.mean([np.mean(row[name]) for row in rows]))
+    return float(np.mean([row[name] for row in rows]))
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -124,5 +121,5 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def _share(share: float) -> str:
-    """Formats a share as a percentage of three digits; 0 is exactly 0."""
-    return f"{100 * share:.3g} %" if share else "0"
+    """Formats a share as a percentage of two digits; 0 is exactly 0."""
+    return f"{100 * share:.2g} %" if share else "0"

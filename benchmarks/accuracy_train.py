@@ -45,10 +45,6 @@ import jax_optireduce
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 import overlapped_steps as steps
 
-# Steps between two calls of `resync` in the scheme that has it.
-# Source: docs/checkpoints.md, for optimizers like AdamW.
-RESYNC_EVERY = 100
-
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
@@ -57,13 +53,11 @@ class Scheme:
     Attributes:
       mode: of the calls.
       step: "plain" or "ACCO"; see docs/overlap.md.
-      resync: whether `resync` is called.
       late: share of each gradient that joins the next step, drawn at random.
     """
 
     mode: str
     step: str = "plain"
-    resync: bool = False
     late: float = 0.0
 
 
@@ -72,10 +66,9 @@ SCHEMES = {
     "lossy": Scheme("lossy"),
     "agreed": Scheme("agreed"),
     "bounded": Scheme("bounded"),
-    "bounded+resync": Scheme("bounded", resync=True),
     "exact, ACCO": Scheme("exact", "ACCO"),
     "bounded, ACCO": Scheme("bounded", "ACCO"),
-    **{f"{late} % late": Scheme("exact", late=late / 100) for late in (2, 10, 25, 50)},
+    **{f"{late} % late": Scheme("exact", late=late / 100) for late in (10, 25, 50)},
 }
 
 
@@ -84,33 +77,28 @@ class Cell:
     """One training run; the same on every rank.
 
     Attributes:
-      task: "digits" or "text".
+      task: "fashion" or "text".
       optimizer: "sgd" (with momentum) or "adamw".
       scheme: of `SCHEMES`.
-      condition: percentage of the datagrams that are lost, or "straggler".
+      lost_percent: share of the datagrams that are lost.
       seed: of the parameters, the order of the examples and the lost datagrams.
       steps: of the optimizer.
-      deadline_ms: of a `lossy` or `bounded` call, in milliseconds; 0: learned.
-      straggler_ms: sleep of the last rank in each step under "straggler", in
-        milliseconds.
     """
 
     task: str
     optimizer: str
     scheme: str
-    condition: str
+    lost_percent: int
     seed: int
     steps: int
-    deadline_ms: float
-    straggler_ms: float
 
     def options(self) -> dict[str, Any]:
         """Returns the arguments of `jax_optireduce.init`."""
-        lost = 0.0 if self.condition == "straggler" else float(self.condition) / 100
+        if not self.lost_percent:
+            return {}
         # Losses differ by rank; a host has fewer than 64 ranks.
         seed = 64 * self.seed + jax.process_index()
-        faults = {"faults": {"loss": lost, "seed": seed}} if lost else {}
-        return {"deadline_s": self.deadline_ms / 1000, **faults}
+        return {"faults": {"loss": self.lost_percent / 100, "seed": seed}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +108,6 @@ class Programs:
     initial: Callable[..., Any]
     start: Callable[..., Any]
     step: Callable[..., Any]
-    resync: Callable[..., Any]
     evaluate: Callable[..., Any]
 
 
@@ -222,14 +209,12 @@ def compiled(
     def initial(seed: jax.Array) -> Any:
         return task.model.init(jax.random.key(seed), task.held_out_inputs[:1])
 
-    def resync(state: Any) -> Any:
-        return jax_optireduce.resync(state, AXIS)
-
     initial = replicated(mesh, initial)
     rows = divided(mesh, next(task.batches(0, *rank_and_ranks())))
-    over_ranks = functools.partial(jax.shard_map, mesh=mesh, check_vma=False)
-    started = over_ranks(
+    started = jax.shard_map(
         make_start(how, scheme),
+        mesh=mesh,
+        check_vma=False,
         in_specs=(EVERYWHERE, DIVIDED, DIVIDED),
         out_specs=EVERYWHERE,
     )
@@ -240,10 +225,6 @@ def compiled(
         initial=initial,
         start=start,
         step=step.lower(start.out_info, *rows).compile(),
-        resync=jax.jit(
-            over_ranks(resync, in_specs=EVERYWHERE, out_specs=EVERYWHERE),
-            donate_argnums=0,
-        ),
         evaluate=jax.jit(task.evaluate),
     )
 
@@ -253,24 +234,18 @@ def train(cell: Cell, mesh: Mesh) -> dict[str, Any]:
     scheme = SCHEMES[cell.scheme]
     programs = compiled(mesh, cell.task, cell.optimizer, scheme)
     params = programs.initial(np.uint32(cell.seed))
-    rank, ranks = rank_and_ranks()
     batches = batches_of(accuracy_models.load(cell.task), scheme, cell.seed)
     first = divided(mesh, next(batches))
-    sleeps = cell.condition == "straggler" and rank == ranks - 1
     seconds, reports = [], []
     multihost_utils.sync_global_devices("start")
     began = time.perf_counter()
     state = programs.start(params, *first)
-    for number, rows in enumerate(itertools.islice(batches, cell.steps), 1):
+    for rows in itertools.islice(batches, cell.steps):
         batch = divided(mesh, rows)
-        if sleeps:
-            time.sleep(cell.straggler_ms / 1000)
         start = time.perf_counter()
         state, report = jax.block_until_ready(programs.step(state, *batch))
         seconds.append(time.perf_counter() - start)
         reports.append(of_this_rank(report)[0])
-        if scheme.resync and number % RESYNC_EVERY == 0:
-            state = programs.resync(state)
     elapsed = time.perf_counter() - began
     params, own = of_this_rank(state.params), vector_of(state.params)
     figures = [*np.asarray(programs.evaluate(params)), *np.mean(reports, axis=0)]
@@ -329,7 +304,7 @@ def main() -> None:
         per_cell = (time.perf_counter() - began) / number
         print(
             f"{number}/{len(cells)} {cell.task} {cell.optimizer} {cell.scheme} "
-            f"{cell.condition} seed {cell.seed}: accuracy "
+            f"{cell.lost_percent} % lost seed {cell.seed}: accuracy "
             f"{100 * np.mean(figures['accuracy_by_rank']):.1f} %, "
             f"{figures['step_ms']:.0f} ms a step; "
             f"{per_cell * (len(cells) - number) / 60:.0f} min left",
