@@ -562,8 +562,9 @@ void Endpoint::HandleView(Instant now) {
   const bool removed = membership_.removed();
   if (removed) FailAll(now, WhyRemoved(), /*only_outliving=*/false);
   for (const Peer& peer : session_.peers.others()) {
-    // No peer takes the data of earlier calls of a rank that was removed.
-    if (removed ? peer.gone() : peer.removed() || membership_.view().Has(peer.rank)) continue;
+    // No peer takes the data of earlier calls of a rank that was removed, nor does a silent one
+    // that is heard again.
+    if (peer.removed() || (removed ? peer.left() : membership_.view().Has(peer.rank))) continue;
     failures_.MarkRemoved(peer.rank);
     DropPeer(now, peer.rank);
   }

@@ -19,6 +19,12 @@ def test_a_program_reaches_what_it_is_named_after(program):
     assert reached[program.name], reached
 
 
+def test_a_removed_rank_leaves_though_a_silent_one_is_heard_again():
+    # Its check that each rank ends failed: two ranks are removed, one after the other.
+    program = "fe00948d0000007900d049008500fc253000c67b750000000018000000003165799d93"
+    native.run_endpoint_program(bytes.fromhex(program))
+
+
 def test_there_is_a_program_for_each_thing_to_reach():
     assert {program.name for program in PROGRAMS} == set(
         native.run_endpoint_program(b"")
