@@ -252,7 +252,13 @@ void RemovalChecker::CheckLosses(Instant now, std::size_t collective, Rank rank,
   const SimCollective& of = log_.workload.collectives()[collective];
   const std::vector<double>& got = results_.TotalOf(collective, rank);
   for (std::size_t i = 0; i < got.size(); ++i) {
-    if (Rounds(of.spec) && !owners[i].empty()) {
+    // The rounding errors of a removed rank are lost with it, and change the digits of others.
+    const auto removed = [&](const Workload::Decoded& each) {
+      return !Has(log_.last_view(), of.spec.members[each.member]);
+    };
+    const bool inexact =
+        !owners[i].empty() || std::ranges::any_of(log_.workload.DecodeTotal(of, i, 0), removed);
+    if (Rounds(of.spec) && inexact) {
       CheckRoundedLoss(now, collective, rank, i, owners[i]);
     } else if (!ExplainsTotal(collective, i, got[i], owners[i])) {
       return log_.Fail(now, rank,
@@ -277,8 +283,7 @@ bool RemovalChecker::ExplainsTotal(std::size_t collective, std::size_t element, 
   const auto explained = [&](const Workload::Decoded& each) {
     if (each.times == 1) return true;
     const Rank from = of.spec.members[each.member];
-    // The rounding errors of a removed rank are lost with it: the digits of its calls mix.
-    if (!Has(log_.last_view(), from)) return Rounds(of.spec) || each.times < 1;
+    if (!Has(log_.last_view(), from)) return each.times < 1;
     return each.times < 1 && ++lost[each.member] <= lost_max &&
            MayBeLost(from, {.collective = collective, .index = each.index}, owners);
   };
