@@ -64,7 +64,6 @@ class Scheme:
 SCHEMES = {
     "exact": Scheme("exact"),
     "lossy": Scheme("lossy"),
-    "agreed": Scheme("agreed"),
     "bounded": Scheme("bounded"),
     "exact, ACCO": Scheme("exact", "ACCO"),
     "bounded, ACCO": Scheme("bounded", "ACCO"),

@@ -20,7 +20,7 @@ def test_a_program_reaches_what_it_is_named_after(program):
 
 
 def test_a_removed_rank_leaves_though_a_silent_one_is_heard_again():
-    # Its check that each rank ends failed: two ranks are removed, one after the other.
+    # Two ranks are removed, one after the other. The target checks that all end.
     program = "fe00948d0000007900d049008500fc253000c67b750000000018000000003165799d93"
     native.run_endpoint_program(bytes.fromhex(program))
 

@@ -167,11 +167,11 @@ CatchUp::Progress CatchUp::ProgressOf(const Collective& origin, Sequence number)
     open = true;
     const ReduceScatterStage& stage = found.exchange.reduce_scatter();
     const bool complete = found.exchange.all_gather().complete();
+    const Collective& collective = found.exchange.collective();
     // This rank's shard can be complete without its own contribution, while the others wait for
     // those to theirs.
-    const bool closed = stage.closed() && complete;
-    const Collective& collective = found.exchange.collective();
-    if (stage.expired() || closed || !found.exchange.program().uncalled()) {
+    const bool ended = complete && stage.closed();
+    if (stage.expired() || ended || !found.exchange.program().uncalled()) {
       progress = Progress::kOver;
     } else if (complete && collective.layout.SegmentsOf(collective.self) == 0) {
       progress = Progress::kComplete;
